@@ -40,11 +40,7 @@ APPROVE: Final = "approve"
 
 
 def must_act(actor: str, note: str) -> str:
-    """Refuse an act of nobody, since trails and the audit say who did what; return the actor.
-
-    Raises:
-        BadInput: nobody is named, or the note is too long.
-    """
+    """Return who acts, or raise `BadInput` if nobody is named or the note is too long."""
     if not actor:
         raise BadInput("say who acts: actor= must not be empty")
     must_be_short(note)
@@ -62,13 +58,8 @@ def answer(
 ) -> Change | None:
     """Return the change that an act makes, or None when the clock has nothing to do yet.
 
-    Args:
-        flow: The job's flow, in the job's version.
-        job: The job as it was read; nobody has leased it.
-        asked: The act.
-        now: The store's time.
-        commit_id: The identity of this write.
-        roles: The roles of whoever acts; None when the caller vouches for them.
+    Nobody has leased the job. `roles` are those of the actor; None when the caller vouches for
+    them.
 
     Raises:
         TransitionNotAllowed: the lifecycle or a guard says no, and why.
@@ -95,11 +86,7 @@ def answer(
 
 
 def must_know(flow: Flow[Any], job: JobRow) -> None:
-    """Refuse a job in a state that this version of its flow lacks.
-
-    Raises:
-        TransitionNotAllowed: what is missing, and what would help.
-    """
+    """Raise `TransitionNotAllowed` for a job in a state that this version of its flow lacks."""
     missing = find_missing(flow.table, job)
     if missing is not None:
         raise _no(job, lacks(flow, missing), code=kinds.STATE_UNKNOWN)
@@ -114,12 +101,10 @@ def lacks(flow: Flow[Any], missing: str) -> str:
 
 
 def approval(flow: Flow[Any], job: JobRow) -> str | None:
-    """Return which choice approves at the gate of a job; None of one that a release lets go on.
+    """Return the choice that approves at the gate of a job; None if a release lets the job go on.
 
-    It is the only choice that refuses nothing, or, of several, the one that is called `approve`.
-
-    Raises:
-        TransitionNotAllowed: nobody is asked here, or nobody can tell which choice approves.
+    It is the only choice that refuses nothing, or, of several, the one called `approve`. If nobody
+    is asked, or none of the choices is that one, `TransitionNotAllowed` is raised.
     """
     must_know(flow, job)
     place = flow.table.places[job.state]
@@ -368,8 +353,8 @@ def taken(
 ) -> Change:  # fmt: skip
     """Return the change that leases a job to a worker, entering its busy state on the way.
 
-    It is guarded by the version, and a leased job takes no such change: of two who take a job,
-    or take and claim it, one has it.
+    It is guarded by the version: of two workers that take the job, or take and claim it, one has
+    it.
     """
     draft = Draft(flow, job, now, commit_id=commit_id, actor=worker)
     busy = flow.table.entries.get(job.state) if job.role == READY else None

@@ -98,17 +98,9 @@ def find_waiting(flow: Flow[Any], tenant: str, others: tuple[Flow[Any], ...] = (
 
 
 def judge(flow: Flow[Any], row: JobRow, read: Callable[[], Any], waiting: int) -> None:
-    """Refuse a new job that its flow does not take now.
+    """Raise `Overloaded` for a new job that its flow does not take now, with so many `waiting`.
 
-    Args:
-        flow: With `admission` or `max_waiting`.
-        row: The new job.
-        read: Returns its payload.
-        waiting: How many jobs of its tenant wait.
-
-    Raises:
-        Overloaded: saying when to try again.
-        BadInput: the flow's own rule cannot be used for this job.
+    `read` returns its payload. `BadInput`: the flow's own rule cannot be used for this job.
     """
     if flow.max_waiting is not None and waiting >= flow.max_waiting:
         raise refusal(

@@ -30,11 +30,7 @@ def find_excess(data: bytes, what: str) -> str | None:
 
 
 def must_fit(data: bytes, what: str) -> bytes:
-    """Return data that is small enough to be stored.
-
-    Raises:
-        BadInput: it is too large; naming both sizes and the cure.
-    """
+    """Return data that is small enough to be stored, else raise `BadInput`."""
     excess = find_excess(data, what)
     if excess is not None:
         raise BadInput(excess)
@@ -42,11 +38,7 @@ def must_fit(data: bytes, what: str) -> bytes:
 
 
 def must_be_few(count: int, size: int) -> None:
-    """Refuse more messages and jobs than the move of one stage may bring.
-
-    Raises:
-        BadInput: they are too many or too large together.
-    """
+    """Raise `BadInput` for more messages and jobs than the move of one stage may bring."""
     if count > MOST_ADDED or size > LARGEST_ADDED:
         raise BadInput(
             f"{count:,} messages and spawned jobs of {size:,} bytes with one move; {MOST_ADDED:,} "
@@ -55,22 +47,14 @@ def must_be_few(count: int, size: int) -> None:
 
 
 def must_be_short(note: str) -> str:
-    """Return a note that is short enough to be stored.
-
-    Raises:
-        BadInput: it is too long.
-    """
+    """Return a note that is short enough to be stored, else raise `BadInput`."""
     if len(note) > LONGEST_NOTE:
         raise BadInput(f"this note has {len(note):,} characters; {LONGEST_NOTE:,} are allowed")
     return note
 
 
 def storable_key(key: object, where: str) -> str:
-    """Return a key that every store can keep.
-
-    Raises:
-        BadInput: it is none; `where` says whose it is.
-    """
+    """Return a key that every store can keep, else raise `BadInput`; `where` names it."""
     if not isinstance(key, str) or not key:
         raise BadInput(f"{where} is {key!r}; it must be a text that is not empty")
     if len(key) > LONGEST_KEY:
@@ -81,8 +65,7 @@ def storable_key(key: object, where: str) -> str:
 
 
 def short_key(key: str) -> str:
-    """Keep a dedup key as it is when it is short, else by its digest: keys are compared, not
-    read."""
+    """Return a short dedup key as it is, a longer one as its digest."""
     if len(key) <= 200:
         return key
     import hashlib

@@ -121,10 +121,8 @@ class EndJob(Protocol):
 
 
 def is_end(before: JobRow, after: JobRow) -> bool:
-    """Tell whether a change ends a job: it comes into a final state in which it was not.
-
-    A job that has ended and is migrated to another version of its flow does not end again.
-    """
+    """Tell whether a change ends a job: it comes into a final state in which it was not. A
+    migration to another version of the flow does not end an ended job again."""
     if after.role not in FINAL or (after.state, after.role) == (before.state, before.role):
         return False
     return before.role not in FINAL or before.flow_version == after.flow_version
@@ -188,10 +186,8 @@ class Draft:
             self.messages = tuple(m._replace(seq=seq) for m in left.messages)
 
     def arrive(self, place: Place, *, after_us: int = 0) -> None:
-        """Put the job into a state, with everything that the state decides.
-
-        `after_us` is how long a waiting state waits; in any other it delays the stage.
-        """
+        """Put the job into a state, with everything that the state decides. `after_us` is how long
+        a waiting state waits; in any other it delays the stage."""
         now, row = self.now, self.row
         # What has ended is not undone any more: a bad end is entered after its undos only.
         started = "" if place.is_final else row.started
@@ -252,10 +248,8 @@ class Draft:
         )
 
     def keep_lease(self, *, enters: bool = False) -> None:
-        """Go on to the next stage under the same lease, entering its busy state on the way.
-
-        Where a function is called before the stage, the busy state is entered after it (`enters`).
-        """
+        """Go on to the next stage under the same lease, entering its busy state on the way. With
+        `enters`, it is entered after the function that is called before the stage."""
         place = self.table.places[self.row.state]
         busy = place.enters if enters else place.during
         if self.row.role != UNDOING and busy is not None:

@@ -35,11 +35,7 @@ STORABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
 
 
 def check(flow: Flow[Any]) -> None:
-    """Go through a declaration once.
-
-    Raises:
-        FlowError: the first thing that cannot work, naming flow, state and cure.
-    """
+    """Raise `FlowError` for the first thing that cannot work, naming flow, state and cure."""
     for rule in _RULES:
         for complaint in rule(flow):
             raise FlowError(f"{flow.name}: {complaint}")

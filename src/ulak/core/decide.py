@@ -71,10 +71,9 @@ def decide(
     facts: RunFacts,
     commit_id: bytes,
 ) -> Change:
-    """Return the change that the end of a run makes. The job must be leased.
+    """Return the change that the end of a run makes; the job must be leased.
 
-    Raises:
-        TransitionNotAllowed: the outcome asks for a move that the table lacks.
+    `TransitionNotAllowed`: the outcome asks for a move that the table lacks.
     """
     if facts.asked is None and is_plain(outcome) and job.role != UNDOING and not facts.notes:
         target = flow.table.straight.get(job.state)
@@ -127,8 +126,7 @@ def decide(
 def lapse_answer(flow: Flow[Any], job: JobRow) -> Outcome | None:
     """Return how a run that was lost with its worker counts, or None when it is simply run again.
 
-    Lapses are counted apart from attempts: a worker that dies is not the job's fault, until it
-    dies too often.
+    A worker that dies is not the fault of its job, until it dies too often: lapses are no attempts.
     """
     if job.lapses >= flow.max_lapses:
         return Held(

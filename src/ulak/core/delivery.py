@@ -70,13 +70,8 @@ def judge(
 ) -> Verdict:
     """Decide when a failed delivery is tried again, if at all.
 
-    Args:
-        error: What the handler raised.
-        terms: Those of the handler.
-        now: The store's time.
-        tries: How many tries have failed before.
-        give_up_at: When its time is over.
-        seed: What the jitter is drawn from.
+    `tries` have failed before, its time is over at `give_up_at`, and the jitter is drawn from
+    `seed`.
     """
     if isinstance(error, Refused):
         state = DEAD if error.dead else REFUSED

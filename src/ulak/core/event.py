@@ -76,11 +76,7 @@ def is_of_service(kind: str) -> bool:
 
 
 def check_kind(kind: str) -> str:
-    """Return a kind that a service may write.
-
-    Raises:
-        BadInput: it is none.
-    """
+    """Return a kind that a service may write, else raise `BadInput`."""
     if not isinstance(kind, str) or not is_of_service(kind):
         raise BadInput(
             f"{kind!r} cannot be the kind of a note: use lower-case words with a dot, such as "

@@ -61,11 +61,8 @@ def begin(
     job_id: bytes,
     commit_id: bytes,
 ) -> NewJob:
-    """Return the new job, standing in its flow's initial state.
-
-    Raises:
-        BadInput: the submission cannot be accepted as it is.
-    """
+    """Return the new job, standing in its flow's initial state; `BadInput` if it cannot be
+    accepted."""
     check_submission(submission)
     check_payload(flow, payload.data)
     place = flow.table.places[flow.lifecycle.initial]
@@ -105,11 +102,7 @@ def begin(
 
 
 def check_payload(flow: Flow[Any], data: bytes) -> None:
-    """Refuse a payload that is larger than its flow allows.
-
-    Raises:
-        PayloadTooLarge: naming both sizes and the cure.
-    """
+    """Raise `PayloadTooLarge` for a payload that is larger than its flow allows."""
     if len(data) > flow.max_payload:
         raise PayloadTooLarge(
             f"{flow.name}: this payload has {len(data):,} bytes, and {flow.max_payload:,} are "
@@ -119,11 +112,7 @@ def check_payload(flow: Flow[Any], data: bytes) -> None:
 
 
 def check_submission(submission: Submission) -> None:
-    """Refuse what no store can keep.
-
-    Raises:
-        BadInput: naming what cannot be accepted.
-    """
+    """Raise `BadInput` for what no store can keep."""
     if submission.priority not in PRIORITIES:
         raise BadInput(f"priority {submission.priority} is not one of 0 (most urgent) to 3")
     if submission.after is not None:
@@ -141,10 +130,9 @@ def check_submission(submission: Submission) -> None:
 
 
 def keys_of(flow: Flow[Any], payload: Any) -> str | None:
-    """Make the keys and costs of a payload, as `jobs.keys` holds them; None when there are none.
+    """Return the keys and costs of a payload as `jobs.keys` holds them; None when there are none.
 
-    Raises:
-        BadInput: a key is no text that can be stored, or a cost is more than its bucket holds.
+    `BadInput`: a key is no text that can be stored, or a cost is more than its bucket holds.
     """
     found: dict[str, dict[str, str | int]] = {}
     for stage in flow.declared.stages:

@@ -225,9 +225,8 @@ def lane_of(
 ) -> str:
     """Name the line a job stands in: a worker serves whole lanes, a claim reads one range each.
 
-    It names the stage, so that a program does not find the job if its version of the flow lacks
-    that stage. The jobs of a fair flow stand in a lane for each tenant; what is named then is their
-    family.
+    It names the stage, so that a version of the flow without that stage does not find the job. The
+    jobs of a fair flow stand in a lane for each tenant; what is named then is their family.
     """
     return f"{queue}/{pool}/{flow}@{version}#{stage}{EVERY_TENANT if fair else ''}"
 
@@ -235,8 +234,8 @@ def lane_of(
 def lane_before(lane: str) -> str:
     """Return the lane that a job of this one had in the release before, which named no stage.
 
-    It is the same for all stages of a flow that share queue and pool: workers serve it too, and
-    the turns of a fair flow's tenants are counted by it.
+    Stages of a flow that share queue and pool have one. Workers serve it too, and tenants' turns
+    are counted by it.
     """
     # A tenant may have any name, one with the same sign too.
     queue, pool, flow, *tenant = lane.split("/", 3)

@@ -62,11 +62,7 @@ def with_same_states(migration: Migration, standing: Standing) -> dict[str, str]
 
 
 def check(migration: Migration, standing: Standing) -> None:
-    """Refuse a map that cannot be followed, before anything is changed.
-
-    Raises:
-        BadInput: naming the states and what would work.
-    """
+    """Raise `BadInput` for a map that cannot be followed, before anything is changed."""
     target, places = migration.target, migration.target.table.places
     which = f"{target.name} version {target.version}"
     if unknown := [new for new in migration.states.values() if new not in places]:
@@ -118,12 +114,7 @@ def migrated(
     """Return the change that moves a job of the old version, guarded by the job's version.
 
     Args:
-        migration: Where it goes.
         job: The job as it was read; nobody has leased it.
-        now: The store's time.
-        actor: Who acts.
-        note: Why, for people.
-        commit_id: The identity of this write.
         keys: What `keys_of` of the target makes of its payload.
         results: What its stages have left. Those of a mapped state are written once more, under
             the name of the new one.
@@ -157,9 +148,6 @@ def migrated(
     # free one twice is nothing.
     ended = job.role in FINAL and job.dedup_key is not None
     return draft.change()._replace(frees_key=ended and frees_key(flow, draft.row))
-
-
-# --- what fits ------------------------------------------------------------------
 
 
 def _must_fit(migration: Migration, state: str, role: str) -> None:
@@ -227,9 +215,6 @@ def _left(job: JobRow, why: str) -> TransitionNotAllowed:
     return TransitionNotAllowed(
         f'job {to_text(job.id)} is in "{job.state}" ({job.role}): {why}', state=job.state
     )
-
-
-# --- what stays -----------------------------------------------------------------
 
 
 def _keep(draft: Draft, place: Place, resume: str | None) -> None:

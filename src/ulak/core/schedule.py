@@ -62,11 +62,7 @@ class Rule:
 
 
 def cron_rule(expression: str, zone: str) -> Rule:
-    """Check a cron expression of five fields and the zone that its times are in.
-
-    Raises:
-        FlowError: it cannot be read, has no date, or nobody knows the zone.
-    """
+    """Check a cron expression of five fields and its zone; `FlowError` if it has no date."""
     from cronsim import CronSimError
 
     _must_be_a_zone(zone)
@@ -86,11 +82,7 @@ def cron_rule(expression: str, zone: str) -> Rule:
 
 
 def every_rule(span: Duration) -> Rule:
-    """Check an interval.
-
-    Raises:
-        FlowError: it is not one or more whole seconds.
-    """
+    """Check an interval; `FlowError` if it is not one or more whole seconds."""
     wrong = duration_complaint(span)
     if wrong is not None:
         raise FlowError(f"every= cannot be used: {wrong}")
@@ -101,11 +93,7 @@ def every_rule(span: Duration) -> Rule:
 
 
 def next_after(rule: Rule, after: Instant) -> Instant:
-    """Return the first date that is later than this instant.
-
-    Raises:
-        FlowError: there is none for fifty years.
-    """
+    """Return the first date after this instant; `FlowError` if there is none for fifty years."""
     if (every := rule.every_us) is not None:
         return (after // every + 1) * every
     minute, hour, *_ = rule.text.split()
@@ -147,10 +135,10 @@ def _by_hours_that_pass(rule: Rule, after: Instant) -> Iterator[Instant]:
 
 
 def _shown_after(rule: Rule, local: datetime) -> Iterator[datetime]:
-    """The times without a zone that an expression names, later than what the clock shows.
+    """Return the times without a zone that an expression names, later than what the clock shows.
 
-    cronsim is asked about times without a zone only: it loses dates where clocks move by half an
-    hour (2.8, in Australia/Lord_Howe).
+    cronsim loses dates where clocks move by half an hour (2.8, in Australia/Lord_Howe): it gets
+    times without a zone.
     """
     from cronsim import CronSim
 

@@ -128,8 +128,8 @@ def needs_of(place: Place, tenant: str, keys: str | None) -> Needs:
 def find_missing(table: Table, job: JobRow) -> str | None:
     """Return the state or the stage of a job that this version of its flow lacks, if there is one.
 
-    Another program has put it there, before or after this one in a rolling deploy. Such a job is
-    left to programs that know its state; this one can neither run it nor act on it.
+    A program of another version has put it there. Such a job is left to programs that know its
+    state.
     """
     if not knows(table, job.state, job.role):
         return job.state
@@ -148,10 +148,8 @@ def kept_entries(flows: Iterable[Flow[Any]]) -> frozenset[tuple[str, int, str]]:
 
 
 def enterable(table: Table, place: Place) -> Place:
-    """Return the place itself, or the one before a busy state that only its stage may enter.
-
-    Such a state has slots of its own, or its stage has a `before`.
-    """
+    """Return the place itself, or the one before a busy state that only its stage may enter,
+    because it has slots of its own or its stage has a `before`."""
     if place.stage is None or place.role != BUSY:
         return place
     if not is_of_state(place.slot) and place.stage.before_function is None:
@@ -166,11 +164,7 @@ def knows(table: Table, state: str, role: str) -> bool:
 
 
 def build(flow: Flow[Any]) -> Table:
-    """Check a flow and resolve it.
-
-    Raises:
-        FlowError: with a sentence naming the flow, the state and the cure.
-    """
+    """Check a flow and resolve it, or raise `FlowError` naming the flow, the state and the cure."""
     checks.check(flow)
     roles = checks.roles_of(flow)
     places = {state: _place(flow, state, role) for state, role in roles.items()}

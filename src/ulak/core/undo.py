@@ -37,12 +37,7 @@ def give_up(
     """End the job in `to`, after the undos of every stage that has started.
 
     Args:
-        draft: The change so far.
-        to: Where it ends once everything is undone.
-        kind: The event that says why.
-        code: Why, as stored.
-        message: Why, for people.
-        details: More of it, as JSON.
+        kind: The event that says why, with `code`, `message` and `details`.
         permanent: No retry will mend it.
         failed: Where it ends instead when there is nothing to undo.
         emitted: How many messages are written with that event.
@@ -74,7 +69,7 @@ def ends_for_good(draft: Draft, to: str, kind: str) -> bool:
 
 
 def finished(draft: Draft, left: Left = NOTHING, code: str | None = None) -> None:
-    """One undo succeeded: void what its stage left, and go on to the next or to the end."""
+    """Void what the stage of an undo left, and go on to the next undo or to the end."""
     draft.leave(left)
     row, emitted = draft.row, len(draft.messages)
     owed = row.started.split()
@@ -130,10 +125,8 @@ def hold_undo(draft: Draft, message: str, details: str | None = None) -> None:
 
 
 def resume(draft: Draft, kind: str, message: str | None, because: str | None) -> None:
-    """Go on undoing after a person has released a job held with `undo-failed`.
-
-    `because` is the code with which it gave up; the row has another while it is held.
-    """
+    """Go on undoing after a person has released a job held with `undo-failed`. `because` is the
+    code with which it gave up; the row has another while it is held."""
     row = draft.row
     end = draft.table.places[row.undo_to or draft.flow.lifecycle.failed]
     _begin(draft, row.started.split(), end.state)

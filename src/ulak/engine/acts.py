@@ -216,10 +216,7 @@ class Acts(Reads):
 class JobActs:
     """Where acts are done: on the store itself, or on its verbs inside a caller's transaction.
 
-    Args:
-        kernel: Whose flows.
-        store: What is read and written.
-        is_own: Whether what it writes is committed, so that others may be told.
+    What it writes is committed if the store `is_own`, so that others may be told.
     """
 
     def __init__(self, kernel: Kernel, store: Store, is_own: bool) -> None:

@@ -167,11 +167,7 @@ class AsyncEngine:
     ) -> Job[R]: ...
     @overload
     async def submit(
-        self,
-        function: Callable[[*Ts], R],
-        /,
-        *arguments: *Ts,
-        **options: Unpack[LoneSubmitOptions],
+        self, function: Callable[[*Ts], R], /, *arguments: *Ts, **options: Unpack[LoneSubmitOptions]
     ) -> Job[R]: ...
     async def submit(  # type: ignore[misc] # mypy does not see that *Any takes *Ts
         self,
@@ -217,10 +213,7 @@ class AsyncEngine:
     ) -> list[Job]: ...
     @overload
     async def submit_many(
-        self,
-        flow: Callable[..., Any],
-        payloads: Iterable[Any],
-        **options: Unpack[SubmitOptions],
+        self, flow: Callable[..., Any], payloads: Iterable[Any], **options: Unpack[SubmitOptions]
     ) -> list[Job]: ...
     async def submit_many(
         self, flow: Any, payloads: Iterable[Any], **options: Unpack[SubmitOptions]

@@ -118,13 +118,8 @@ class Refusals:
 
 
 class Bulk:
-    """Acts in bulk on the jobs of one engine.
-
-    Args:
-        engine: Whose jobs.
-        key: Signs tokens, and nothing else: whoever is to take a token of another process has
-            the same one.
-    """
+    """Acts in bulk on the jobs of one engine. `key` signs tokens: who takes those of another
+    process has the same."""
 
     def __init__(self, engine: Engine, key: bytes) -> None:
         self._engine = engine
@@ -132,11 +127,8 @@ class Bulk:
         self._key = key
 
     def count(self, act: BulkAct, actor: Actor) -> Counted:
-        """Count what the filter matches and what the act is for; nothing is changed.
-
-        Raises:
-            BadInput: the act makes no sense.
-        """
+        """Count what the filter matches; `BadInput` if the act makes no sense. Nothing is
+        changed."""
         _check(act)
         store = self._kernel.open().store
         count = sum(store.count_jobs(where) for where in _each(act))
@@ -147,8 +139,7 @@ class Bulk:
     def do(self, act: BulkAct, actor: Actor, *, token: str) -> BulkDone:
         """Do it to everything that the filter matches now, at most to 10,000 jobs.
 
-        Raises:
-            BadInput: the token is old, or was given for something else.
+        `BadInput`: the token is old, or was given for something else.
         """
         _check(act)
         self._kernel.open()
@@ -222,7 +213,6 @@ class _Doing:
         self._commit(changes)
 
     def _do_leased(self, row: JobRow) -> None:
-        """Ask its worker, who alone may end it; nothing else can be asked of it now."""
         if self._act.action != CANCEL:
             raise TransitionNotAllowed(
                 f'job {to_text(row.id)} is in "{row.state}" and a worker runs it now'

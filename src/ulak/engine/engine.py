@@ -38,13 +38,7 @@ from ulak.engine.kernel import Kernel
 from ulak.engine.new_jobs import add_steps
 from ulak.engine.outbox import TRIES, Outbox, make_follower, make_handler, make_message
 from ulak.engine.outbox import declare as declare_handler
-from ulak.engine.ports import (
-    FollowFunction,
-    Receiver,
-    Resource,
-    ResourceFactory,
-    WorkerSettings,
-)
+from ulak.engine.ports import FollowFunction, Receiver, Resource, ResourceFactory, WorkerSettings
 from ulak.engine.reads import Waiting, must_wait_for
 from ulak.engine.retention import Retention
 from ulak.engine.schedules import Schedules
@@ -107,8 +101,6 @@ class Engine(Acts, Transactions):
     def store(self) -> Store:
         """The store of its jobs."""
         return self.kernel.store
-
-    # --- declaring --------------------------------------------------------------
 
     def add(self, flow: Flow[P]) -> Flow[P]:
         """Register a flow, so that it can be submitted and its stages are run.
@@ -237,8 +229,6 @@ class Engine(Acts, Transactions):
 
         return declare
 
-    # --- life -------------------------------------------------------------------
-
     def open(self) -> Self:
         """Check every flow and open the store; every verb does this by itself.
 
@@ -265,8 +255,6 @@ class Engine(Acts, Transactions):
     ) -> None:
         self.close()
 
-    # --- submitting -------------------------------------------------------------
-
     @overload
     def submit(self, flow: Flow[P], payload: P, /, **options: Unpack[LoneSubmitOptions]) -> Job: ...
     @overload
@@ -281,11 +269,7 @@ class Engine(Acts, Transactions):
     ) -> Job[R]: ...
     @overload
     def submit(
-        self,
-        function: Callable[[*Ts], R],
-        /,
-        *arguments: *Ts,
-        **options: Unpack[LoneSubmitOptions],
+        self, function: Callable[[*Ts], R], /, *arguments: *Ts, **options: Unpack[LoneSubmitOptions]
     ) -> Job[R]: ...
     def submit(  # type: ignore[misc] # mypy does not see that *Any takes *Ts
         self,
@@ -358,10 +342,7 @@ class Engine(Acts, Transactions):
     ) -> list[Job]: ...
     @overload
     def submit_many(
-        self,
-        flow: Callable[..., Any],
-        payloads: Iterable[Any],
-        **options: Unpack[SubmitOptions],
+        self, flow: Callable[..., Any], payloads: Iterable[Any], **options: Unpack[SubmitOptions]
     ) -> list[Job]: ...
     def submit_many(
         self, flow: Any, payloads: Iterable[Any], **options: Unpack[SubmitOptions]
@@ -383,8 +364,6 @@ class Engine(Acts, Transactions):
             added = kernel.accept(jobs)
         return [Job(a.row, created=a.created) for a in added]
 
-    # --- messages ---------------------------------------------------------------
-
     def emit(
         self, topic: str, data: object, *, key: str | None = None, connection: Any = None
     ) -> str:
@@ -403,8 +382,6 @@ class Engine(Acts, Transactions):
         message = make_message(kernel, topic, data, key)
         kernel.acting_on(connection, "emit", lambda store: store.post_messages([message]))
         return message_id(message)
-
-    # --- waiting ----------------------------------------------------------------
 
     @overload
     def call(
@@ -462,8 +439,6 @@ class Engine(Acts, Transactions):
                 moved.wait(waiting.pause_s)
                 moved.clear()
             return job
-
-    # --- working ----------------------------------------------------------------
 
     def worker(self, settings: WorkerSettings = USUAL) -> Worker:
         """Make a worker of this engine; `await worker.run()` works until `worker.stop()`."""

@@ -27,14 +27,7 @@ from ulak.core.policy import Rate
 from ulak.engine.ports import Apart
 from ulak.errors import BadInput, NotSupported, UnknownName
 from ulak.store.flow_control import FLOW, HEAVIEST, KEY, QUEUE, is_keyed, stage_of
-from ulak.store.protocol import (
-    Features,
-    JobFilter,
-    LimitRow,
-    PauseRow,
-    RateRow,
-    Store,
-)
+from ulak.store.protocol import Features, JobFilter, LimitRow, PauseRow, RateRow, Store
 
 if TYPE_CHECKING:
     from ulak.engine.kernel import Kernel
@@ -122,8 +115,6 @@ class FlowControl:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
-    # --- places -----------------------------------------------------------------
-
     def apart(self, queue: str, *, workers: int = 1, lease: Duration | None = None) -> None:
         """Have `ulak up` serve a queue by processes of its own, and not beside the API.
 
@@ -145,8 +136,6 @@ class FlowControl:
         if lease is not None:
             read_micros(lease, "lease=")
         self._kernel.queues_apart[queue] = Apart(workers, lease)
-
-    # --- limits and rates -------------------------------------------------------
 
     def set_limit(
         self,
@@ -241,8 +230,6 @@ class FlowControl:
     def rates(self) -> list[StageRate]:
         """Return every rate and who has set it."""
         return [_rate(row) for row in self._kernel.open().store.rates()]
-
-    # --- pauses -----------------------------------------------------------------
 
     def pause(
         self,
@@ -343,8 +330,6 @@ class FlowControl:
         if name not in known:
             raise UnknownName(f'there is no {kind} "{name}"; there are {names(sorted(known))}')
 
-    # --- stops ------------------------------------------------------------------
-
     def stop_accepting(
         self,
         flow: str,
@@ -416,16 +401,8 @@ class FlowControl:
         """Return every stop that is in force."""
         return [_stop(row) for row in self._kernel.open().store.stops()]
 
-    # --- weights ----------------------------------------------------------------
-
     def set_weight(
-        self,
-        tenant: str,
-        weight: int | None,
-        *,
-        actor: str,
-        note: str = "",
-        connection: Any = None,
+        self, tenant: str, weight: int | None, *, actor: str, note: str = "", connection: Any = None
     ) -> Weight | None:
         """Give a tenant so many turns in fair flows for each turn of others; None for one.
 
@@ -457,11 +434,7 @@ class FlowControl:
 
 
 def refuse_if_unable(features: Features, flow: Flow[Any]) -> None:
-    """Refuse a flow that needs flow control of a store that has none.
-
-    Raises:
-        NotSupported: naming the flow and the cure.
-    """
+    """Raise `NotSupported` for a flow that needs flow control of a store that has none."""
     table = flow.table
     if not features.flow_control and (
         flow.fair or table.keyed or table.rates or table.keeps or table.asks

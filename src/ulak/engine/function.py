@@ -76,11 +76,7 @@ class JobFunction(Generic[A, R_co]):
     @overload
     def bind(self, *args: A.args, **kwargs: A.kwargs) -> Call[R_co]: ...
     def bind(self, *args: A.args, **kwargs: A.kwargs) -> Call[Any]:
-        """Check arguments against the signature and keep them for a submit.
-
-        Raises:
-            BadInput: the function cannot be called with them.
-        """
+        """Keep arguments for a submit; `BadInput` if the function cannot be called with them."""
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -90,8 +86,7 @@ class JobFunction(Generic[A, R_co]):
     def bind_plain(self, arguments: Any) -> Call:
         """Bind arguments as JSON carries them: an object by name, an array by position.
 
-        Raises:
-            BadInput: the function cannot be called with them, or not with their types.
+        `BadInput`: the function cannot be called with them, or not with their types.
         """
         bind: Callable[..., Call] = self.bind
         if arguments is None:

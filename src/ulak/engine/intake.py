@@ -72,11 +72,7 @@ class Reply:
         self._is_there.release()
 
     def wait(self, timeout_s: float) -> list[Added]:
-        """Wait for it.
-
-        Raises:
-            TimeoutError: it did not come in time.
-        """
+        """Wait for it; `TimeoutError` if it does not come in time."""
         if not self._is_there.acquire(timeout=max(0.0, timeout_s)):
             raise TimeoutError("no answer came in time")
         if self._error is not None:
@@ -120,10 +116,9 @@ class Intake:
         self._aside_thread: threading.Thread | None = None
 
     def offer(self, jobs: Sequence[NewJob]) -> Future[list[Added]]:
-        """Store these jobs together, sharing the commit with whoever else is waiting.
+        """Store these jobs together, sharing the commit with whatever else is waiting.
 
-        Raises:
-            Overloaded: too much is waiting already; nothing was accepted.
+        `Overloaded`: too much is waiting already; nothing was accepted.
         """
         refuse_while_holding(self._store)
         future: Future[list[Added]] = Future()
@@ -134,8 +129,7 @@ class Intake:
     def offer_and_wait(self, jobs: Sequence[NewJob], timeout_s: float) -> list[Added]:
         """Like `offer`, waiting for the answer; when the writer is idle, commit on this thread.
 
-        Raises:
-            TimeoutError: no answer came in time; the jobs may or may not be stored.
+        `TimeoutError`: no answer came in time; the jobs may or may not be stored.
         """
         refuse_while_holding(self._store)
         now = time.monotonic()
@@ -187,9 +181,8 @@ class Intake:
     def _add(self, jobs: Sequence[NewJob], give_up_at: float) -> list[Added]:
         """Store jobs. After a broken connection their ids make it safe to store them again.
 
-        Raises:
-            TimeoutError: the store gave no answer; the jobs may or may not be stored.
-            Contended: somebody else holds the key of one of them; none is stored.
+        `TimeoutError`: the store gave no answer, and they may be stored. `Contended`: somebody else
+        holds a key; none is.
         """
         pause = FIRST_PAUSE_S
         while True:
@@ -315,8 +308,6 @@ class Intake:
                     offer.answer.set_exception(refusal)
         return blocked
 
-    # --- what somebody else blocks --------------------------------------------------
-
     def _set_aside(self, blocked: Sequence[Offer]) -> None:
         """Leave these to a thread of their own, so that nobody else waits for their keys."""
         if not blocked:
@@ -357,11 +348,7 @@ class Intake:
 
 
 def _all_stored(added: list[Added]) -> list[Added]:
-    """Return the answers to one offer.
-
-    Raises:
-        Overloaded: its flow is stopped; what is new of it was not stored.
-    """
+    """Return the answers to one offer, or raise `Overloaded` if its flow is stopped."""
     for one in added:
         if one.stop is not None:
             raise stopped(one.stop)

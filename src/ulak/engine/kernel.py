@@ -38,10 +38,8 @@ log = logging.getLogger("ulak.engine")
 
 
 def next_part(jobs: Sequence[NewJob], added: Sequence[Added]) -> Sequence[NewJob]:
-    """Return the jobs of one call that are stored next, after those that have their answer.
-
-    Once one of them is stored no stop keeps the others out: a call is refused whole or not at all.
-    """
+    """Return the jobs of one call that are stored next, after those that have their answer. Once
+    one of them is stored no stop keeps the others out: a call is refused whole or not at all."""
     part = jobs[len(added) : len(added) + LARGEST_BATCH]
     if any(one.created for one in added):
         return [job._replace(is_admitted=True) for job in part]
@@ -78,8 +76,6 @@ class Kernel:
         self._rings: list[Callable[[], None]] = []
         tell_of_forks(self)
 
-    # --- flows ------------------------------------------------------------------
-
     def add(self, flow: Flow[Any]) -> None:
         """Register a flow; `Engine.add` says what it refuses."""
         if self.is_open:
@@ -108,22 +104,15 @@ class Kernel:
         return self._flows.get((name, version))
 
     def get_row(self, job_id: str, store: Store | None = None) -> JobRow:
-        """Return the row of a job; with `store`, as that one sees it.
-
-        Raises:
-            JobNotFound: there is none.
-        """
+        """Return the row of a job; with `store`, as that one sees it. `JobNotFound`: there is
+        none."""
         row = (store or self.open().store).find_job(from_text(job_id))
         if row is None:
             raise JobNotFound(job_id)
         return row
 
     def get_flow(self, row: JobRow) -> Flow[Any]:
-        """Return the flow of a job.
-
-        Raises:
-            TransitionNotAllowed: this program does not declare it.
-        """
+        """Return the flow of a job; `TransitionNotAllowed` if this program does not declare it."""
         flow = self._flows.get((row.flow, row.flow_version))
         if flow is None:
             raise TransitionNotAllowed(
@@ -132,8 +121,6 @@ class Kernel:
                 code="flow-unknown",
             )
         return flow
-
-    # --- life -------------------------------------------------------------------
 
     def open(self) -> Self:
         """Check every flow and open the store; `Engine.open` says what it refuses."""
@@ -184,10 +171,8 @@ class Kernel:
         """Nothing to do."""
 
     def after_fork_in_child(self) -> None:
-        """Begin anew: threads, and locks that they may hold, are the parent's.
-
-        What was offered there is stored there; the next verb opens the store again.
-        """
+        """Begin anew: threads, and locks that they may hold, are the parent's. What was offered
+        there is stored there; the next verb opens the store again."""
         self._lock = threading.RLock()
         self.is_open = False
         self._rings.clear()
@@ -225,8 +210,6 @@ class Kernel:
                     "jobs are in a state that this program lacks; they are left alone",
                     extra={"flow": f"{flow!r}", "state": count.state, "jobs": count.jobs},
                 )
-
-    # --- new jobs ---------------------------------------------------------------
 
     def prepare_many(
         self, flow: Any, payloads: Iterable[Any], options: SubmitOptions
@@ -287,9 +270,8 @@ class Kernel:
     def accept(self, jobs: Sequence[NewJob]) -> list[Added]:
         """Store the new jobs of one call, in few transactions, and wait for it.
 
-        Raises:
-            Overloaded: their flow takes none of them now, or the intake is full.
-            UnknownOutcome: a transaction was not acknowledged in time; names every job.
+        `Overloaded`: their flow takes none of them now, or the intake is full. `UnknownOutcome`: a
+        transaction was not acknowledged in time; it names every job.
         """
         flow = find_asking(self, jobs)
         if flow is not None and not jobs[0].is_admitted:
@@ -308,9 +290,7 @@ class Kernel:
     def acting_on(self, connection: Any, verb: str, work: Callable[[Store], T]) -> T:
         """Do something with the store, or with its verbs inside a caller's own transaction.
 
-        Raises:
-            BadInput: the connection cannot be used; nothing was changed.
-            NotSupported: the store cannot write in a transaction of yours.
+        `BadInput`: the connection cannot be used. `NotSupported`: nor can any. Nothing was changed.
         """
         if connection is None:
             return work(self.open().store)
@@ -318,15 +298,8 @@ class Kernel:
         return caller.use(guest, connection, verb, work, ready=self.open)
 
     def refuse_on_a_loop(self, verb: str, inside: str = "") -> None:
-        """Refuse a verb that would stop the event loop of this thread.
-
-        Args:
-            verb: As it is called on the engine.
-            inside: What a stage uses instead.
-
-        Raises:
-            BadInput: naming the verb for a loop.
-        """
+        """Raise `BadInput` for a verb that would stop the event loop of this thread; `inside` is
+        what a stage uses instead."""
         # Its public sister raises where there is none: at each submit, that would be felt.
         if asyncio._get_running_loop() is not None:
             raise BadInput(
@@ -335,7 +308,6 @@ class Kernel:
             )
 
     def unknown_outcome(self, jobs: Sequence[NewJob], *, stored: int = 0) -> UnknownOutcome:
-        """Say that nobody knows whether these jobs, but for the first ones, were stored."""
         job_ids = [to_text(job.row.id) for job in jobs]
         job_id = job_ids[stored]
         said = f"job {job_id} was"
@@ -348,13 +320,11 @@ class Kernel:
             job_ids=job_ids,
         )
 
-    # --- the ring ---------------------------------------------------------------
-
     def on_ring(self, ring: Callable[[], None]) -> Callable[[], None]:
         """Have `ring` called whenever a job may have become due; return the undo.
 
-        The store is listened to from the first time on: a program that only submits need not
-        know, and a store listens to other processes at a cost. `store.on_move` tells of moves.
+        From the first time on the store is listened to, which costs something; `store.on_move`
+        tells of moves.
         """
         self._rings.append(ring)
         with self._lock:

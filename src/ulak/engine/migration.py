@@ -70,9 +70,8 @@ def migrate(
 ) -> Migrated:
     """Move the jobs of a version by a map; a dry run only looks.
 
-    Raises:
-        BadInput: the map cannot be followed; nothing was changed.
-        StoreError: the store does not answer; what was moved so far stays moved.
+    `BadInput`: the map cannot be followed; nothing was changed. `StoreError`: what was moved so far
+    stays moved.
     """
     must_act(actor, note)
     migration = _plan(kernel, wanted)

@@ -31,12 +31,9 @@ def make_job(
     commit_id: bytes,
     trace: str | None = None,
 ) -> NewJob:
-    """Make the records of a new job without storing them.
+    """Make the records of a new job without storing them; `BadInput` if something cannot be used.
 
     Its dedup key is the flow's own unless the submission has one.
-
-    Raises:
-        BadInput: the payload or the submission cannot be used.
     """
     dedup_key = submission.dedup_key
     try:
@@ -69,11 +66,7 @@ def make_dedup_key(flow: Flow[Any], payload: Any) -> str | None:
 
 
 def fit(flow: Flow[Any], payload: Any) -> Any:
-    """Return the payload as the type that the flow declares.
-
-    Raises:
-        BadInput: it does not fit.
-    """
+    """Return the payload as the type that the flow declares, else raise `BadInput`."""
     kind = flow.payload
     if kind is None or codec.is_instance(payload, kind):
         return payload
@@ -90,11 +83,9 @@ def find_asking(kernel: Kernel, jobs: Sequence[NewJob]) -> Flow[Any] | None:
 
 
 def must_admit(kernel: Kernel, flow: Flow[Any], jobs: Sequence[NewJob]) -> None:
-    """Refuse the jobs of one call, all of them, when the flow does not take one that is new.
+    """Raise `Overloaded` for the jobs of one call when the flow does not take one that is new.
 
-    Raises:
-        Overloaded: saying when to try again; nothing was stored.
-        BadInput: the flow's own rule cannot be used for one of them.
+    `BadInput`: the flow's own rule cannot be used for one of them. Nothing was stored.
     """
     store, tenant = kernel.store, jobs[0].row.tenant
     waiting = store.count_waiting(find_waiting(flow, tenant, _others(kernel, flow)))

@@ -106,13 +106,7 @@ class Reads:
 
 
 def must_have_succeeded(kernel: Kernel, job_id: str) -> JobRow:
-    """Return the row of a job that has ended well.
-
-    Raises:
-        JobNotFound: there is no such job.
-        JobFailed: it failed, was cancelled or expired.
-        TransitionNotAllowed: it has not ended (`not-finished`).
-    """
+    """Return the row of a job that has ended well; `Engine.result` says what else is raised."""
     row = kernel.get_row(job_id)
     if row.role == DONE:
         return row
@@ -162,12 +156,7 @@ REST_PER_LOOK: Final = 3.0
 class Waiting:
     """One wait for one job: `look` until there is an answer, `rest_s` and `pause_s` in between.
 
-    Args:
-        reads: The engine.
-        job_id: The job.
-        until: Wait for this state, or for the end.
-        timeout: For how long.
-        ring: Called from any thread when it is time to look again.
+    `ring` is called from any thread when it is time to look again.
     """
 
     def __init__(
@@ -216,12 +205,7 @@ class Waiting:
     def look(self) -> Job[Any] | None:
         """Return the job if it has come so far, else None. Blocks while the store is read.
 
-        A store that does not answer is tried again at the next look.
-
-        Raises:
-            BadInput: its flow has no such state.
-            JobNotFound: there is no such job.
-            TimeoutError: the time is over.
+        A store that does not answer is tried again at the next look. Raises as `Engine.wait` does.
         """
         began = time.monotonic()
         job = self._read()
@@ -261,11 +245,7 @@ class Waiting:
 
 
 def must_wait_for(timeout: Duration | None, options: Mapping[str, object]) -> None:
-    """Refuse a call that could not be waited for, before anything is submitted.
-
-    Raises:
-        BadInput: the timeout is none, or the job would be stored only after the call.
-    """
+    """Raise `BadInput` for a call that could not be waited for, before anything is submitted."""
     if timeout is not None:
         read_micros(timeout, "timeout=")
     if options.get("connection") is not None:
@@ -276,11 +256,7 @@ def must_wait_for(timeout: Duration | None, options: Mapping[str, object]) -> No
 
 
 def must_be_a_state(kernel: Kernel, job: Job[Any], until: str | None) -> None:
-    """Refuse to wait for a state that the job's flow does not have: it would be in vain.
-
-    Raises:
-        BadInput: naming those that there are.
-    """
+    """Raise `BadInput` for a state that the job's flow does not have: the wait would be in vain."""
     flow = None if until is None else kernel.find_flow(job.flow, job.version)
     if flow is not None and until not in flow.table.places:
         raise BadInput(

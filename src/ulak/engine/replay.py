@@ -120,9 +120,6 @@ def should_hold_key(row: JobRow, flow: Flow[Any] | None, now: Instant) -> bool |
     return True
 
 
-# --- the trail ------------------------------------------------------------------
-
-
 def _numbers(row: JobRow, events: Sequence[Event]) -> Iterator[Damage]:
     expected = 1
     for event in events:
@@ -233,9 +230,6 @@ def _end(row: JobRow, events: Sequence[Event]) -> Iterator[Damage]:
         yield Damage(
             TOKEN_WENT_BACK, f"its row has token {row.token}; by its trail it is {least} at least"
         )
-
-
-# --- the row --------------------------------------------------------------------
 
 
 def _role(row: JobRow, flow: Flow[Any] | None) -> Iterator[Damage]:

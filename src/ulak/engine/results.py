@@ -62,11 +62,7 @@ class Results:
 
 
 def write_decision(choice: str, actor: str, note: str, at: int, data: object) -> bytes:
-    """Write a decision as the gate's result.
-
-    Raises:
-        BadInput: it is too large.
-    """
+    """Return a decision as the gate's result; `BadInput` if it is too large."""
     said = {"choice": choice, "actor": actor, "note": note, "at": at, "data": data}
     return must_fit(codec.encode(said), "this decision")
 
@@ -83,8 +79,7 @@ def read_decision(data: bytes, gate: Gate[Any]) -> Decision[Any]:
 def read_payload(flow: Flow[Any], payload: Payload) -> Any:
     """Decode a payload, through the flow's `upgrade` when it was stored in an older shape.
 
-    Raises:
-        PayloadUnreadable: it does not fit the declared type.
+    `PayloadUnreadable`: it does not fit the declared type.
     """
     kind = Any if flow.payload is None else flow.payload
     try:

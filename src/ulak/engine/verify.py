@@ -20,13 +20,7 @@ from ulak.core.lifecycle import FINAL
 from ulak.core.schedule import SUBMITTER_PREFIX
 from ulak.core.table import needs_of
 from ulak.engine import replay
-from ulak.engine.replay import (
-    Damage,
-    message_damage,
-    row_damage,
-    should_hold_key,
-    trail_damage,
-)
+from ulak.engine.replay import Damage, message_damage, row_damage, should_hold_key, trail_damage
 from ulak.engine.why import has_overrun, overdue_s
 from ulak.ids import to_text
 from ulak.store.flow_control import ON_KEY, ON_RATE, is_keyed, is_over, keys_in, stage_of, terms_of
@@ -143,8 +137,6 @@ class _Verifier:
 
     def _flow(self, row: JobRow) -> Flow[Any] | None:
         return self._flows.get((row.flow, row.flow_version))
-
-    # --- one job ----------------------------------------------------------------
 
     def _job(self, row: JobRow) -> Iterator[Finding]:
         yield from self._settled(row, self._damage)
@@ -265,8 +257,6 @@ class _Verifier:
             other = to_text(found[0].job_id)
             yield Damage(TICK_DOUBLED, f"schedule {name} has made job {other} for {when} as well")
 
-    # --- counters ---------------------------------------------------------------
-
     def _counters(self, seen: Counts) -> Iterator[Finding]:
         """Compare the counters with a count; a difference that stays the same is damage."""
         off = self._difference(seen)
@@ -293,8 +283,6 @@ class _Verifier:
         )
         keys = seen.keys() | said.keys()
         return {key: (said[key], seen[key]) for key in keys if said[key] != seen[key]}
-
-    # --- slots and keys ---------------------------------------------------------
 
     def _overfull_states(self) -> Iterator[Finding]:
         """No more jobs stand in a limited state than may, those that drain aside."""
@@ -435,8 +423,6 @@ class _Verifier:
         if key.expires_at is not None and key.expires_at <= now:
             return False
         return self._store.find_key(key.tenant, key.flow, key.key) == key.job_id
-
-    # --- proofs -----------------------------------------------------------------
 
     def _chains(self) -> Iterator[Finding]:
         """Walk every tenant's chain on from where the last walk ended."""

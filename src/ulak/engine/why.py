@@ -94,15 +94,9 @@ class Why:
 
 
 def why(kernel: Kernel, job_id: str, *, tenant: str | None = None) -> Why:
-    """Return why a job stands where it stands.
+    """Return why a job stands where it stands; `JobNotFound` if there is none.
 
-    Args:
-        kernel: Of the engine that has the job.
-        job_id: The job.
-        tenant: Name no job of another tenant than this one; None names all.
-
-    Raises:
-        JobNotFound: there is none.
+    With a tenant no job of another one is named.
     """
     row = kernel.open().store.find_job(from_text(job_id))
     if row is None:
@@ -144,8 +138,6 @@ class _Look:
         if row.role == HELD:
             return self._held()
         return self._waiting()
-
-    # --- one answer each --------------------------------------------------------
 
     def _ended(self) -> Why:
         row = self._row
@@ -461,8 +453,6 @@ class _Look:
                 STUCK, f'"{row.state}" waits for nothing: no date, no signal; run verify', facts
             )
         return self._why(AWAITS_DATE, f"it waits until {_text(row.wake_at)}", facts)
-
-    # --- what the answers are made of -------------------------------------------
 
     def _why(self, code: str, sentence: str, facts: Mapping[str, Any]) -> Why:
         return Why(code, sentence, dict(facts))
