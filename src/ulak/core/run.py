@@ -107,8 +107,8 @@ class Run(Generic[P]):
 
     @property
     def code(self) -> str | None:
-        """In an undo, why the job is undone: the code of its failure, or `cancelled` or `expired`,
-        or the choice that refused it. None in a stage."""
+        """In an undo, why the job is undone: the code of its failure, `cancelled`, `expired`, or
+        the choice that refused it. None in a stage."""
         return self._job.code if self._job.role == UNDOING else None
 
     @property
@@ -157,11 +157,8 @@ class Run(Generic[P]):
         return self._stop()
 
     def checkpoint(self) -> None:
-        """End the stage here if it should stop; call it wherever it may be run again from.
-
-        Raises:
-            Stopped: a cancel, a timeout, a drain, or a lost lease; see `Stopped`.
-        """
+        """End the stage here, by `Stopped`, if it should stop; call it wherever it may be run again
+        from."""
         if self._stop():
             raise Stopped
 
@@ -169,21 +166,16 @@ class Run(Generic[P]):
     def connection(self) -> Any:
         """The transaction in which this stage's move commits, for a stage with `transaction=True`.
 
-        What is written with it is stored with the move or not at all: when the stage raises, or
-        its lease was lost, everything is taken back. It begins when it is first asked for. Do not
-        commit or roll it back; a savepoint is welcome.
-
-        Raises:
-            BadInput: the stage is declared without `transaction=True`.
+        What is written with it is stored with the move or not at all: when the stage raises, or its
+        lease was lost, everything is taken back. It begins when it is first asked for. Do not
+        commit or roll it back; a savepoint is welcome. `BadInput`: the stage is declared without
+        `transaction=True`.
         """
         return self._host.connection()
 
     def result(self, stage: Stage[Any, R]) -> R:
-        """Return what an earlier stage returned.
-
-        Raises:
-            ResultNotReady: it has not finished, returned nothing, or was undone.
-        """
+        """Return what an earlier stage returned; `ResultNotReady` if there is nothing, or it was
+        undone."""
         found, value = self._host.find_result(stage.state, stage)
         if not found:
             raise ResultNotReady(
@@ -197,11 +189,7 @@ class Run(Generic[P]):
         return self._host.find_result(stage.state, stage)[1]  # type: ignore[no-any-return]
 
     def decision(self, gate: Gate[D]) -> Decision[D]:
-        """Return who decided what at a gate.
-
-        Raises:
-            ResultNotReady: nobody has.
-        """
+        """Return who decided what at a gate; `ResultNotReady` if nobody has."""
         decision: Decision[D] | None = self._host.find_decision(gate)
         if decision is None:
             raise ResultNotReady(f'job {self.job_id}: nobody has decided in "{gate.state}"')
@@ -216,11 +204,7 @@ class Run(Generic[P]):
         return self._host.find_act(RETRIED_ACT, code)
 
     def signal(self, wait: Wait[D]) -> D:
-        """Return what the signal carried that ended a wait.
-
-        Raises:
-            ResultNotReady: no signal has.
-        """
+        """Return what the signal carried that ended a wait; `ResultNotReady` if none has."""
         found, value = self._host.find_result(wait.state, wait)
         if not found:
             raise ResultNotReady(f'job {self.job_id}: no signal has ended "{wait.state}"')
@@ -246,12 +230,10 @@ class Run(Generic[P]):
     def emit(self, topic: str, data: object, *, key: str | None = None) -> None:
         """Send a message with this stage's move: with it or not at all, at least once.
 
-        Messages of one key are sent in order; the default key is the job.
-
-        Raises:
-            BadInput: topic or key is no text of 1 to 500 characters that every store can keep, the
-                data has more than 256 KiB as JSON, or the move would bring more than 10,000
-                messages and jobs, or more than 16 MiB of them.
+        Messages of one key are sent in order; the default key is the job. `BadInput`: topic or key
+        is no text of 1 to 500 characters that every store can keep, the data has more than 256 KiB
+        as JSON, or the move would bring more than 10,000 messages and jobs, or more than 16 MiB of
+        them.
         """
         storable_key(topic, "emit: the topic")
         if key is not None:
@@ -264,12 +246,9 @@ class Run(Generic[P]):
         """Submit jobs with this stage's move: with it or not at all. Return their ids.
 
         A job is not submitted if its dedup key is held: the id of the holder is in its place. An
-        async stage may not wait for that look, so the list that it was given is corrected when
-        the stage has ended: return the list itself.
-
-        Raises:
-            BadInput: as `Engine.submit_many` does, or the move would bring more than 10,000
-                messages and jobs, or more than 16 MiB of them.
+        async stage may not wait for that look, so the list that it was given is corrected when the
+        stage has ended: return the list itself. `BadInput`: as `Engine.submit_many` raises it, or
+        as `emit` does for too many.
         """
         return self._host.spawn(flow, payloads, options)
 
@@ -277,11 +256,9 @@ class Run(Generic[P]):
         """Write a line into the trail with the commit that ends this run, whatever it came to.
 
         A run that is lost, or given back, leaves none. `kind` is your own: lower-case words with a
-        dot, such as `orders.priced`, stored for ever.
-
-        Raises:
-            BadInput: the kind is no such word, the details are no JSON or have more than 256 KiB,
-                or the move would bring more than 10,000 messages, jobs and notes.
+        dot, such as `orders.priced`, stored for ever. `BadInput`: the kind is no such word, the
+        details are no JSON or have more than 256 KiB, or the move would bring more than 10,000
+        messages, jobs and notes.
         """
         self._host.note(check_kind(kind), must_be_short(message), details)
 
@@ -295,10 +272,8 @@ class Run(Generic[P]):
 
 
 def effect_key(job: JobRow, name: str) -> str:
-    """Name one effect of a job for the outside: the same on every attempt of a round.
-
-    The effects of an undo have names of their own, so that none is taken for its stage's.
-    """
+    """Name one effect of a job for the outside, the same on every attempt of a round. The effects
+    of an undo have names of their own, so that none is taken for its stage's."""
     return f"{to_text(job.id)}/{job.round}/{effect_name(job, name)}"
 
 
@@ -329,10 +304,8 @@ def run_facts(row: JobRow) -> dict[str, object]:
 
 
 def mark_records() -> None:
-    """Have every record that a stage makes carry its run, whichever logger makes it.
-
-    For the whole process, and once: handlers and formats stay as the program has set them up.
-    """
+    """Have every record that a stage makes carry its run, whichever logger makes it: for the whole
+    process, and once. Handlers and formats stay as the program has set them up."""
     usual = logging.getLogRecordFactory()
     if not isinstance(usual, _Marking):
         logging.setLogRecordFactory(_Marking(usual))

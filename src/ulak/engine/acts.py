@@ -53,11 +53,8 @@ class Acts(Reads):
         """Answer a gate. Of two people deciding at once one wins, the other is told who did.
 
         Args:
-            job_id: The job.
             choice: One of the gate's choices. Without it, the approval: the only choice which
                 refuses nothing, or, of several, the one called `approve`; a held job is released.
-            actor: Who decides; stored in the trail.
-            note: Why, for people.
             data: What the gate's `data` declares.
             roles: The roles of the actor; None when the caller vouches for them.
             connection: Your own open transaction (sqlite3, psycopg or SQLAlchemy), to act in: it
@@ -80,9 +77,7 @@ class Acts(Reads):
     def release(self, job_id: str, *, actor: str, note: str = "", connection: Any = None) -> Job:
         """Let a held job go on, to where its flow says.
 
-        Raises:
-            TransitionNotAllowed: it is not held.
-            StaleJob: somebody else was faster.
+        `TransitionNotAllowed`: it is not held. `StaleJob`: somebody else was faster.
         """
         asked = Release(actor, note)
         return self._act("release", connection, lambda acts: acts.act_on(job_id, asked))
@@ -90,9 +85,8 @@ class Acts(Reads):
     def retry(self, job_id: str, *, actor: str, note: str = "", connection: Any = None) -> Job:
         """Run a failed job again, in a new round.
 
-        Raises:
-            TransitionNotAllowed: it has not failed, or failed for good.
-            KeyTaken: another job holds its dedup key by now.
+        `TransitionNotAllowed`: it has not failed, or failed for good. `KeyTaken`: another job holds
+        its dedup key by now.
         """
         asked = Retry(actor, note)
         return self._act("retry", connection, lambda acts: acts.act_on(job_id, asked))
@@ -100,11 +94,9 @@ class Acts(Reads):
     def cancel(self, job_id: str, *, actor: str, note: str = "", connection: Any = None) -> Job:
         """End a job: at once, or, when a worker runs it, as soon as its stage has stopped.
 
-        A stage that finishes first keeps its move. Undos run before the job ends. The answer
-        has `cancel_requested` set while a worker has yet to stop.
-
-        Raises:
-            TransitionNotAllowed: it has already ended (`too-late`) or is being undone.
+        A stage that finishes first keeps its move. Undos run before the job ends. The answer has
+        `cancel_requested` set while a worker has yet to stop. `TransitionNotAllowed`: it has
+        already ended (`too-late`) or is being undone.
         """
         asked = Cancel(actor, note)
 
@@ -129,9 +121,8 @@ class Acts(Reads):
         one whose table has a move to the expired state makes it. With `state` only a job that
         stands there expires.
 
-        Raises:
-            TransitionNotAllowed: a worker runs it, it has expired, or its table has no such move.
-            StaleJob: somebody else was faster.
+        `TransitionNotAllowed`: a worker runs it, it has expired, or its table has no such move.
+        `StaleJob`: somebody else was faster.
         """
         asked = Expire(actor, note, state)
         return self._act("expire", connection, lambda acts: acts.act_on(job_id, asked))
@@ -150,13 +141,9 @@ class Acts(Reads):
         """Tell a job that something happened outside; it is kept until the job waits for it.
 
         Args:
-            job: The job's id, or (flow, dedup key).
+            job: The job's id, or (flow, dedup key) of a job of this `tenant`.
             name: The signal its wait declares.
             data: What the stages after it may read.
-            actor: Who says so.
-            note: For people.
-            tenant: Whose key it is, with (flow, key).
-            connection: Your own open transaction, to signal in.
 
         Raises:
             BadInput: the data is not what the wait declares, or too large.
@@ -188,19 +175,11 @@ class Acts(Reads):
         """Write a line of your own into the trail of a job, in whatever state it is.
 
         The line is durable when this returns. If a worker runs the job, it comes into the trail
-        when the run has ended.
+        when the run has ended. `kind` is stored for ever: lower-case words with a dot, such as
+        `orders.repeated`. `details` are JSON.
 
-        Args:
-            job_id: The job.
-            kind: Lower-case words with a dot, such as `orders.repeated`; stored for ever.
-            message: For people.
-            actor: Who says so.
-            connection: Your own open transaction, to write the line in.
-            details: What else is to be kept, as JSON.
-
-        Raises:
-            BadInput: the kind is no such word, or the details are no JSON or too large.
-            StaleJob: the job kept moving.
+        `BadInput`: the kind is no such word, or the details are no JSON or too large. `StaleJob`:
+        the job kept moving.
         """
         line = make_note(kinds.check_kind(kind), must_be_short(message), details)
         asked = AddNote(must_act(actor, message), message, kind, line.details)

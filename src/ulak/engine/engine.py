@@ -105,9 +105,8 @@ class Engine(Acts, Transactions):
     def add(self, flow: Flow[P]) -> Flow[P]:
         """Register a flow, so that it can be submitted and its stages are run.
 
-        Raises:
-            FlowError: another flow of this name and version is registered.
-            NotSupported: the engine is open, and its store cannot do what the flow asks for.
+        `FlowError`: another flow of this name and version is registered. `NotSupported`: the engine
+        is open, and its store cannot do what the flow asks for.
         """
         self.kernel.add(flow)
         return flow
@@ -151,11 +150,8 @@ class Engine(Acts, Transactions):
 
         A stage asks for it with `run.resource(kind)`. With `queue` only workers that serve that
         queue open it, so that a browser starts where pages are printed and nowhere else; with
-        `places` such a worker takes no more jobs of that queue at once, so that none is leased
-        to wait for the resource.
-
-        Raises:
-            BadInput: places without a queue, or none at all.
+        `places` such a worker takes no more jobs of that queue at once, so that none is leased to
+        wait for the resource. `BadInput`: places without a queue, or none at all.
         """
         if places is not None and (queue is None or places < 1):
             raise BadInput(f"places={places} of queue={queue!r}; say a queue, and 1 or more")
@@ -232,10 +228,8 @@ class Engine(Acts, Transactions):
     def open(self) -> Self:
         """Check every flow and open the store; every verb does this by itself.
 
-        Raises:
-            FlowError: a declaration cannot work.
-            NotSupported: a declaration asks for what this store cannot do.
-            StoreError: the store cannot be opened.
+        `FlowError`: a declaration cannot work. `NotSupported`: it asks for what this store cannot
+        do. `StoreError`: the store cannot be opened.
         """
         self.kernel.open()
         return self
@@ -300,8 +294,8 @@ class Engine(Acts, Transactions):
             dedup_key: The key itself, instead of the flow's rule.
             connection: Your own open transaction (sqlite3, psycopg or SQLAlchemy), to write
                 the job in: it is stored when you commit, and found at a worker's next look.
-            repeat_note: A kind of note, as for `note`. If the key is held, so that the first job is
-                returned, such a line is left in the trail of that job.
+            repeat_note: A kind of note, as for `note`, for the trail of a job that is returned
+                because it holds the key.
 
         Raises:
             BadInput: something cannot be used as given.
@@ -350,10 +344,9 @@ class Engine(Acts, Transactions):
         """Accept many jobs of one flow or function, in few transactions; `options` as for `submit`.
 
         Each payload of a job function is its one argument, or several as `function.bind(...)`.
-
-        Raises:
-            Overloaded: the flow does not take one of them now, so that none is accepted.
-            UnknownOutcome: a transaction was not acknowledged in time; names every job of the call.
+        `Overloaded`: the flow does not take one of them now, so that none is accepted.
+        `UnknownOutcome`: a transaction was not acknowledged in time; it names every job of the
+        call.
         """
         kernel = self.kernel
         kernel.refuse_on_a_loop("submit_many", "run.spawn")
@@ -370,12 +363,8 @@ class Engine(Acts, Transactions):
         """Send a message outside a stage, and return its id: when this returns, it is durable.
 
         Messages of one key are delivered in order; without one it has no order. With `connection`,
-        your own open transaction, it is sent when you commit. A stage uses `run.emit`.
-
-        Raises:
-            BadInput: something cannot be used as given.
-            NotSupported: the store cannot write in a transaction of yours.
-            StoreError: the store could not answer.
+        your own open transaction, it is sent when you commit. A stage uses `run.emit`. Raises as
+        `submit` does.
         """
         kernel = self.kernel
         kernel.refuse_on_a_loop("emit", "run.emit")
@@ -407,12 +396,10 @@ class Engine(Acts, Transactions):
     ) -> Any:
         """Submit a job, wait for its end and return its result; `options` as for `submit`.
 
-        `call(send.bind(42), timeout=10)`. A worker must be running somewhere. When the time is
-        over the job goes on all the same: `cancel` ends it.
-
-        Raises:
-            JobFailed: it failed, was cancelled or expired.
-            TimeoutError: it has not ended in time; the text names the job, and why it stands.
+        `call(send.bind(42), timeout=10)`. A worker must be running somewhere. When the time is over
+        the job goes on all the same: `cancel` ends it. `JobFailed`: it failed, was cancelled or
+        expired. `TimeoutError`: it has not ended in time; the text names the job, and why it
+        stands.
         """
         must_wait_for(timeout, options)
         job = self.submit(flow, *arguments, **options)
@@ -423,13 +410,11 @@ class Engine(Acts, Transactions):
     ) -> Job:
         """Wait until a job has ended, or stands in the state `until`, and return it.
 
-        A state in which it stays only for a moment may be missed. A store that does not answer
-        is waited for as well.
+        A state in which it stays only for a moment may be missed. A store that does not answer is
+        waited for as well.
 
-        Raises:
-            BadInput: its flow has no state `until`.
-            JobNotFound: there is no such job.
-            TimeoutError: it has not come so far in time, and why; nothing was changed.
+        `BadInput`: its flow has no state `until`. `JobNotFound`: there is no such job.
+        `TimeoutError`: it has not come so far in time, and why; nothing was changed.
         """
         self.kernel.refuse_on_a_loop("wait")
         moved = threading.Event()
@@ -451,8 +436,7 @@ class Engine(Acts, Transactions):
     def working(self, settings: WorkerSettings = USUAL) -> Iterator[Worker]:
         """Run a worker on a thread of its own for as long as the block lasts, then drain it.
 
-        Raises:
-            BadInput: on the thread of an event loop, which the drain would stop.
+        `BadInput`: on the thread of an event loop, which the drain would stop.
         """
         if asyncio._get_running_loop() is not None:
             raise BadInput(

@@ -118,13 +118,10 @@ class FlowControl:
     def apart(self, queue: str, *, workers: int = 1, lease: Duration | None = None) -> None:
         """Have `ulak up` serve a queue by processes of its own, and not beside the API.
 
-        For stages whose crash or hunger would harm what runs beside them. It is said of a queue,
-        since that is what workers serve, and of the engine, since two flows may share a queue;
-        said again, the last word counts. `ulak worker` and `engine.working` serve what they are
-        told, this queue too.
+        For stages whose crash or hunger would harm what runs beside them. Said again, the last word
+        counts. `ulak worker` and `engine.working` serve what they are told, this queue too.
 
         Args:
-            queue: The queue of a flow or of single stages.
             workers: How many children serve it, each with places of its own.
             lease: How long the jobs of a vanished child stay taken, instead of `--lease`.
 
@@ -149,19 +146,17 @@ class FlowControl:
     ) -> StageLimit:
         """Set how many runs of a stage, or jobs in its busy state, there may be at once.
 
-        In force at once, in every process, and after a restart. A lowered limit drains: what
-        runs ends its stage.
+        In force at once, in every process, and after a restart. A lowered limit drains: what runs
+        ends its stage.
 
         Args:
             name: The limit, `flow/state`.
             n: How many; of a limit with a key, for each key. 0 lets nobody begin. None goes back
                 to what the flow declares; with `key=`, to what the other keys have.
             key: Set it for this key alone.
-            actor: Who acts.
             note: Why, for readers of the audit.
             connection: Your own open transaction (sqlite3, psycopg or SQLAlchemy), to act in: it
-                is in force when you commit. `set_rate`, `pause`, `resume` and `set_weight` take
-                one too.
+                is in force when you commit. Every verb that changes something takes one.
 
         Raises:
             UnknownName: there is no such limit.
@@ -197,19 +192,11 @@ class FlowControl:
     def set_rate(
         self, name: str, rate: Rate | None, *, actor: str, note: str = "", connection: Any = None
     ) -> StageRate:
-        """Set the rate of a stage, None for what its flow declares.
+        """Set the rate of a stage (`flow/state`), None for what its flow declares.
 
-        In force at once, in every process, and after a restart. The bucket keeps its tokens.
-
-        Args:
-            name: The rate, `flow/state`.
-            rate: `Rate(n, per=..., burst=...)`; key and cost stay what the flow declares.
-            actor: Who acts.
-            note: Why, for readers of the audit.
-
-        Raises:
-            UnknownName: there is no such rate.
-            BadInput: it makes no sense.
+        In force at once, in every process, and after a restart. The bucket keeps its tokens; key
+        and cost stay what the flow declares. `UnknownName`: there is no such rate. `BadInput`: it
+        makes no sense.
         """
         terms = None
         if rate is not None:
@@ -245,17 +232,14 @@ class FlowControl:
         """Let no job of a queue, a flow or a key be begun; what runs ends its stage.
 
         Pausing again sets another end; `replaces` is then the pause before. A worker learns of a
-        pause with its next claim, within a second, and until then may go on to the next stage of
-        a job that it has leased.
+        pause with its next claim, within a second, and until then may go on to the next stage of a
+        job that it has leased.
 
         Args:
             queue: The queue, or
             flow: the flow, in every version and queue, or
             key: the key of a limit or a rate, in every flow that has it.
-            actor: Who acts.
-            note: Why, for readers of the audit.
             until: When it ends by itself, or after how long; without it, `resume` ends it.
-            connection: Your own open transaction, to act in.
 
         Raises:
             UnknownName: nobody knows such a queue or flow.
@@ -286,11 +270,7 @@ class FlowControl:
         note: str = "",
         connection: Any = None,
     ) -> Pause:
-        """End a pause; return what has ended.
-
-        Raises:
-            UnknownName: it is not paused.
-        """
+        """End a pause; return what has ended. `UnknownName`: it is not paused."""
         kind, name = self._pausable(queue, flow, key)
         who = must_act(actor, note)
 
@@ -340,19 +320,16 @@ class FlowControl:
         note: str = "",
         connection: Any = None,
     ) -> Stop:
-        """Refuse new jobs of a flow until `accept`: a submit raises `Overloaded`.
+        """Refuse new jobs of a flow, in every version, until `accept`: a submit raises
+        `Overloaded`.
 
-        In force at once, in every process, and after a restart. A repeat of a known job still
-        gets that job; spawned and scheduled jobs are not refused. Stopping again sets another
+        In force at once, in every process, and after a restart. A repeat of a known job still gets
+        that job; spawned and scheduled jobs are not refused. Stopping again sets another
         `retry_after`.
 
         Args:
-            flow: The flow, in every version.
             tenant: Of which tenant; `*` is all of them.
             retry_after: How long a refused caller should wait.
-            actor: Who acts.
-            note: Why, for the audit.
-            connection: Your own open transaction, to write the stop in.
 
         Raises:
             UnknownName: nobody knows such a flow.
@@ -379,11 +356,8 @@ class FlowControl:
         note: str = "",
         connection: Any = None,
     ) -> Stop:
-        """End a stop; return what has ended. `connection` as for `stop_accepting`.
-
-        Raises:
-            UnknownName: the flow is not stopped for this tenant, or for all.
-        """
+        """End a stop; return what has ended. `UnknownName`: the flow is not stopped for this
+        tenant, or for all."""
         who = must_act(actor, note)
 
         def act(store: Store) -> Stop:
@@ -404,10 +378,10 @@ class FlowControl:
     def set_weight(
         self, tenant: str, weight: int | None, *, actor: str, note: str = "", connection: Any = None
     ) -> Weight | None:
-        """Give a tenant so many turns in fair flows for each turn of others; None for one.
+        """Give a tenant so many turns, 1 to 1,000, in fair flows for each turn of others; None for
+        one.
 
-        Raises:
-            BadInput: the weight is not between 1 and 1,000.
+        `BadInput`: the weight is another number.
         """
         if weight is not None and not 1 <= weight <= HEAVIEST:
             raise BadInput(f"a weight of {weight} cannot be used; 1 to {HEAVIEST} can")

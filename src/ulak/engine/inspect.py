@@ -53,11 +53,11 @@ class Inspect:
         return self._kernel.open().store.counts()
 
     def backlog(self) -> list[Backlog]:
-        """Return how many jobs are due, delayed, parked, leased and held, by flow and queue.
+        """Return how many jobs are due, delayed, parked, leased and held, by flow and queue, since
+        when the first of them has been due or leased, and how many end in a second.
 
         Counted along indexes, at once however many jobs there are: up to 10,000 of a kind exactly,
-        of more it may be that there are `at_least` so many. Also since when the first of them has
-        been due or leased, and how many end in a second.
+        of more it may be that there are `at_least` so many.
         """
         standing = self._kernel.open().store.count_standing()
         return add_up(standing, {flow.name: flow.queue for flow in self.flows})
@@ -70,8 +70,7 @@ class Inspect:
     def payload(self, job_id: str, *, reveal: bool = False) -> Any:
         """Return a job's payload as plain data; secret fields are hidden unless revealed.
 
-        Of a flow that this program does not declare nobody knows which fields are secret: all
-        of them are hidden.
+        Of a flow that this program does not declare all fields are hidden.
         """
         row = self._kernel.get_row(job_id)
         stored = self._kernel.store.find_payload(row.id)
@@ -81,13 +80,8 @@ class Inspect:
         return plain if reveal else hide(self._kernel.find_flow(row.flow, row.flow_version), plain)
 
     def result(self, job_id: str) -> Any:
-        """Return what the last stage that returned something has returned, or None, as plain data.
-
-        However the job stands: unfinished, failed or done.
-
-        Raises:
-            TransitionNotAllowed: this program does not declare its flow.
-        """
+        """Return what the last stage that returned something has returned, or None, as plain data,
+        however the job stands. `TransitionNotAllowed`: this program does not declare its flow."""
         row = self._kernel.get_row(job_id)
         found = find_result(self._kernel, row, self._kernel.get_flow(row))
         return None if found is None else codec.decode(found.data)
@@ -95,10 +89,7 @@ class Inspect:
     def why(self, job_id: str, *, tenant: str | None = None) -> Why:
         """Return why a job stands where it stands: a code, a sentence and the facts.
 
-        With a tenant no job of another one is named.
-
-        Raises:
-            JobNotFound: there is none.
+        With a tenant no job of another one is named. `JobNotFound`: there is none.
         """
         return why(self._kernel, job_id, tenant=tenant)
 
@@ -136,11 +127,8 @@ class Owners:
         self._kernel = kernel
 
     def all(self, job_id: str) -> list[str]:
-        """Return who owns a job, in the order in which they became owners.
-
-        Raises:
-            JobNotFound: there is none.
-        """
+        """Return who owns a job, in the order in which they became owners; `JobNotFound`: there is
+        none."""
         row = self._kernel.get_row(job_id)
         return self._kernel.store.find_owners(row.id)
 
@@ -152,16 +140,11 @@ class Owners:
         return [Owned(to_datetime(at), to_text(job_id)) for at, job_id in found]
 
     def add(self, job_id: str, owner: str, *, connection: Any = None) -> None:
-        """Let one more own a job, as a repeat of its submit does; twice is nothing.
+        """Let one more own a job, in whatever state it is, as a repeat of its submit does; twice is
+        nothing. With `connection`, your own open transaction, it counts when you commit.
 
-        Args:
-            job_id: The job, in whatever state it is.
-            owner: Their name.
-            connection: Your own open transaction, to write it in.
-
-        Raises:
-            BadInput: the flow keeps no owners, or this is no name.
-            JobNotFound: there is no such job.
+        `BadInput`: the flow keeps no owners, or this is no name. `JobNotFound`: there is no such
+        job.
         """
         storable_key(owner, "owner=")
 

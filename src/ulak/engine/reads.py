@@ -38,11 +38,7 @@ class Reads:
     kernel: Kernel
 
     def get(self, job_id: str) -> Job:
-        """Return a job as it stands now.
-
-        Raises:
-            JobNotFound: there is none.
-        """
+        """Return a job as it stands now; `JobNotFound` if there is none."""
         row = self.kernel.get_row(job_id)
         asked = row.requests > 0 and any(
             r.kind == "cancel" for r in self.kernel.store.pending_requests(row.id)
