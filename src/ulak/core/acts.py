@@ -73,7 +73,7 @@ def answer(
     if isinstance(asked, AddNote):
         return _note(draft, asked)
     if job.role == UNDOING:
-        raise _no(job, "its undos are running; wait until they have ended")
+        raise refused(job, "its undos are running; wait until they have ended")
     if isinstance(asked, Decide):
         return _decide(draft, asked, roles)
     if isinstance(asked, Release):
@@ -89,7 +89,7 @@ def must_know(flow: Flow[Any], job: JobRow) -> None:
     """Raise `TransitionNotAllowed` for a job in a state that this version of its flow lacks."""
     missing = find_missing(flow.table, job)
     if missing is not None:
-        raise _no(job, lacks(flow, missing), code=kinds.STATE_UNKNOWN)
+        raise refused(job, lacks(flow, missing), code=kinds.STATE_UNKNOWN)
 
 
 def lacks(flow: Flow[Any], missing: str) -> str:
@@ -110,7 +110,7 @@ def approval(flow: Flow[Any], job: JobRow) -> str | None:
     place = flow.table.places[job.state]
     if place.gate is None:
         if job.role != HELD:
-            raise _no(job, "nothing is to be approved here")
+            raise refused(job, "nothing is to be approved here")
         return None
     refusals = refusals_of(flow, place.gate)
     willing = [choice for choice in place.gate.choices if choice not in refusals]
@@ -118,12 +118,13 @@ def approval(flow: Flow[Any], job: JobRow) -> str | None:
         return willing[0]
     if APPROVE in willing:
         return APPROVE
-    raise _no(
+    raise refused(
         job, f"which choice approves cannot be told; decide {names(list(place.gate.choices))}"
     )  # fmt: skip
 
 
-def _no(job: JobRow, why: str, *, code: str | None = None) -> TransitionNotAllowed:
+def refused(job: JobRow, why: str, *, code: str | None = None) -> TransitionNotAllowed:
+    """Return the refusal of something that a job cannot do where it stands."""
     return TransitionNotAllowed(
         f'job {to_text(job.id)} is in "{job.state}" ({job.role}): {why}', code=code, state=job.state
     )
@@ -133,7 +134,7 @@ def _place(draft: Draft, state: str) -> Place:
     """Return where a job goes back to; it may have been held or failed in another program."""
     place = draft.table.places.get(state)
     if place is None:
-        raise _no(draft.row, lacks(draft.flow, state), code=kinds.STATE_UNKNOWN)
+        raise refused(draft.row, lacks(draft.flow, state), code=kinds.STATE_UNKNOWN)
     return enterable(draft.table, place)
 
 
@@ -143,9 +144,9 @@ def _decide(draft: Draft, asked: Decide, roles: Collection[str] | None) -> Chang
     if gate is None:
         asking = [g.state for g in draft.flow.declared.gates]
         where = f"gates are in {names(asking)}" if asking else "this flow has no gates"
-        raise _no(job, f"no decision is asked here; {where}")
+        raise refused(job, f"no decision is asked here; {where}")
     if asked.choice not in gate.choices:
-        raise _no(job, f'"{asked.choice}" is not a choice; say {names(list(gate.choices))}')
+        raise refused(job, f'"{asked.choice}" is not a choice; say {names(list(gate.choices))}')
     _must_be_allowed(job, gate, asked, roles)
     draft.results += (Result(job.id, job.round, gate.state, "", asked.data or b"null"),)
     draft.row = job._replace(has_results=1)
@@ -161,13 +162,13 @@ def _must_be_allowed(
     job: JobRow, gate: Gate[Any], asked: Decide, roles: Collection[str] | None
 ) -> None:
     if gate.by and roles is not None and not gate.by & set(roles):
-        raise _no(
+        raise refused(
             job, f"only {names(sorted(gate.by))} may decide here, {asked.actor} may not",
             code="not-permitted",
         )  # fmt: skip
     barred = {job.submitter if who is SUBMITTER else who for who in gate.not_by}
     if asked.actor in barred:
-        raise _no(
+        raise refused(
             job, f"{asked.actor} may not decide here; somebody else must", code="not-permitted"
         )
 
@@ -176,8 +177,8 @@ def _release(draft: Draft, asked: Release) -> Change:
     job, life = draft.row, draft.flow.lifecycle
     if job.role != HELD or job.state != life.held:
         if draft.table.places[job.state].gate is not None:
-            raise _no(job, "a decision is asked here; use decide")
-        raise _no(job, f'only a job in "{life.held}" can be released')
+            raise refused(job, "a decision is asked here; use decide")
+        raise refused(job, f'only a job in "{life.held}" can be released')
     if job.undo_to is not None:
         undo.resume(draft, kinds.RELEASED, asked.note, asked.because)
         _remember(draft, RELEASED_ACT, job.code)
@@ -201,11 +202,11 @@ def _remember(draft: Draft, kind: str, code: str | None) -> None:
 def _retry(draft: Draft, asked: Retry) -> Change:
     job, flow = draft.row, draft.flow
     if job.role != FAILED:
-        raise _no(job, "only a failed job can be retried")
+        raise refused(job, "only a failed job can be retried")
     if job.permanent and not flow.retries_permanent:
-        raise _no(job, f"it failed for good ({job.code}); submit a new job instead")
+        raise refused(job, f"it failed for good ({job.code}); submit a new job instead")
     if job.expires_at is not None and job.expires_at <= draft.now:
-        raise _no(
+        raise refused(
             job, f"its time ran out at {rfc3339(to_datetime(job.expires_at))}; submit a new job",
             code=kinds.TOO_LATE,
         )  # fmt: skip
@@ -213,7 +214,7 @@ def _retry(draft: Draft, asked: Retry) -> Change:
     if flow.operator_retry is not None:
         delay = flow.operator_retry.delay_us(job.round, job.id)
         if delay is None:
-            raise _no(
+            raise refused(
                 job, f"it was retried {job.round - 1} times, and this flow allows no more",
                 code="retries-spent",
             )  # fmt: skip
@@ -240,9 +241,9 @@ def _retry(draft: Draft, asked: Retry) -> Change:
 def _cancel(draft: Draft, asked: Cancel) -> Change:
     job, life = draft.row, draft.flow.lifecycle
     if job.role in FINAL:
-        raise _no(job, "it has already ended", code=kinds.TOO_LATE)
+        raise refused(job, "it has already ended", code=kinds.TOO_LATE)
     if job.undo_to is not None:
-        raise _no(job, "its undos are owed; release it to try them again")
+        raise refused(job, "its undos are owed; release it to try them again")
     draft.answers += (("cancel", ""),)
     undo.give_up(
         draft, life.cancelled, kind=kinds.CANCELLED, code=kinds.CANCELLED_CODE, message=asked.note
@@ -253,10 +254,10 @@ def _cancel(draft: Draft, asked: Cancel) -> Change:
 def _expire(draft: Draft, asked: Expire) -> Change:
     job, end = draft.row, draft.flow.lifecycle.expired
     if asked.state is not None and job.state != asked.state:
-        raise _no(job, f'only a job in "{asked.state}" was to expire')
+        raise refused(job, f'only a job in "{asked.state}" was to expire')
     if job.role in FINAL:
         if (job.state, end) not in draft.table.legal:
-            raise _no(job, f'nothing leads from here to "{end}"', code=kinds.TOO_LATE)
+            raise refused(job, f'nothing leads from here to "{end}"', code=kinds.TOO_LATE)
         draft.arrive(draft.table.places[end])
         # Why it failed, if it did, stays true.
         draft.row = draft.row._replace(
@@ -268,7 +269,7 @@ def _expire(draft: Draft, asked: Expire) -> Change:
             kinds.EXPIRED, from_state=job.state, code=kinds.EXPIRED_CODE, message=asked.note
         )  # fmt: skip
     elif job.undo_to is not None:
-        raise _no(job, "its undos are owed; release it to try them again")
+        raise refused(job, "its undos are owed; release it to try them again")
     else:
         undo.give_up(
             draft, end, kind=kinds.EXPIRED, code=kinds.EXPIRED_CODE, message=asked.note
@@ -279,7 +280,7 @@ def _expire(draft: Draft, asked: Expire) -> Change:
 def _signal(draft: Draft, asked: Signal) -> Change:
     job, place = draft.row, draft.table.places[draft.row.state]
     if job.role != WAITING or job.awaits != asked.name or place.wait is None:
-        raise _no(job, f'it does not wait for "{asked.name}" now')
+        raise refused(job, f'it does not wait for "{asked.name}" now')
     draft.results += (Result(job.id, job.round, job.state, "", asked.data or b"null"),)
     draft.row = job._replace(has_results=1)
     target = draft.table.places[place.wait.to or job.state]
@@ -320,7 +321,7 @@ def _deadline(draft: Draft) -> Change:
     asked = place.gate or place.wait
     to = (asked.on_expiry if asked is not None else None) or draft.flow.lifecycle.expired
     target = draft.table.places[to]
-    refused = place.gate is not None and to in {
+    is_refused = place.gate is not None and to in {
         place.gate.choices[choice] for choice in refusals_of(draft.flow, place.gate)
     }
     if job.role in FINAL:
@@ -330,7 +331,7 @@ def _deadline(draft: Draft) -> Change:
             code = kinds.EXPIRED_CODE
             draft.row = draft.row._replace(code=code, permanent=1)
         draft.note(kinds.WAITED, from_state=job.state, code=code)
-    elif refused and target.role != UNDOING:
+    elif is_refused and target.role != UNDOING:
         undo.give_up(draft, to, kind=kinds.WAITED, code=kinds.EXPIRED_CODE)
     else:
         code = kinds.EXPIRED_CODE if target.role in INDIRECT and target.gate is None else None

@@ -14,7 +14,6 @@ from ulak.core.job import JobRow, lane_for
 from ulak.errors import BadInput, Overloaded, UlakError
 
 EVERY_TENANT: Final = "*"
-"""The tenant of a stop that is for all of them."""
 
 MOST_COUNTED: Final = 10_000
 """`Intake.waiting` is exact up to this: to count a longer queue at every submit costs too much."""

@@ -106,25 +106,20 @@ def _the_table_knows_its_states(flow: Flow[Any]) -> Complaints:
 
 def _everything_is_reached(flow: Flow[Any]) -> Complaints:
     life, moves = flow.lifecycle, moves_of(flow.lifecycle)
-    seen = {life.initial, *ends_of(flow.lifecycle)}
-    seen |= {s for s in (life.release_to, life.retry_to) if isinstance(s, str)}
-    todo = list(seen)
+    todo = {life.initial, *ends_of(life)}
+    todo |= {s for s in (life.release_to, life.retry_to) if isinstance(s, str)}
+    seen: set[str] = set()
     while todo:
-        for state in moves.get(todo.pop(), ()):
-            if state not in seen:
-                seen.add(state)
-                todo.append(state)
+        seen |= todo
+        todo = {to for state in todo for to in moves.get(state, ())} - seen
     for state in [*moves, *life.done_states()]:
         if state not in seen:
             yield f'nothing leads to "{state}"; add a move to it or delete it'
 
 
 def _stages_fit_the_table(flow: Flow[Any]) -> Complaints:
-    moves, roles, known = (
-        moves_of(flow.lifecycle),
-        named_roles(flow.lifecycle),
-        set(states_of(flow.lifecycle)),
-    )
+    life = flow.lifecycle
+    moves, roles, known = moves_of(life), named_roles(life), set(states_of(life))
     taken: dict[str, str] = {}
     for stage in flow.declared.stages:
         state = stage.state
@@ -234,12 +229,7 @@ def _stage_options_make_sense(flow: Flow[Any]) -> Complaints:
                 yield f"{where} has {wrong}"
         if stage.isolate not in (None, "process"):
             yield f'{where} has isolate={stage.isolate!r}; "process" is the only isolation'
-        if stage.isolate == "process":
-            yield from _can_run_in_a_process(stage, where)
-        if stage.before_function is not None:
-            yield from _can_be_called_before(stage, where)
-        if stage.transaction:
-            yield from _can_share_its_transaction(stage, where)
+        yield from _function_fits(stage, where)
         if stage.queue is not None and not STORABLE_NAME.fullmatch(stage.queue):
             yield f"{where} has the queue {stage.queue!r}; use letters, digits and . _ : -"
         yield from backoff_makes_sense(stage.retry, where)
@@ -280,33 +270,27 @@ def _durations(flow: Flow[Any]) -> Iterator[tuple[str, Duration | None]]:
                 yield f"{where} has a delay", delay
 
 
-def _can_run_in_a_process(stage: Stage[Any, Any], where: str) -> Complaints:
-    function = stage.function
-    if inspect.iscoroutinefunction(function):
+def _function_fits(stage: Stage[Any, Any], where: str) -> Complaints:
+    function, before = stage.function, stage.before_function
+    is_async = inspect.iscoroutinefunction(function)
+    if stage.isolate == "process" and is_async:
         yield f"{where} is async and isolated; a stage in a process of its own is a plain def"
-    elif "<" in getattr(function, "__qualname__", "<"):
+    elif stage.isolate == "process" and "<" in getattr(function, "__qualname__", "<"):
         yield (
             f"{where} is isolated but its function is not at the top of a module, so a child "
             "process cannot import it; move it there"
         )
-
-
-def _can_be_called_before(stage: Stage[Any, Any], where: str) -> Complaints:
-    is_async = inspect.iscoroutinefunction(stage.before_function)
-    if stage.during is None:
+    if before is not None and stage.during is None:
         yield f"{where} has a before and no busy state to enter after it; name one with during="
-    elif is_async != inspect.iscoroutinefunction(stage.function):
-        is_so, cure = ("async", "a plain def") if is_async else ("a plain def", "async")
+    elif before is not None and is_async != inspect.iscoroutinefunction(before):
+        is_so, cure = ("a plain def", "async") if is_async else ("async", "a plain def")
         yield f"{where} has a before that is {is_so}, and the stage is not; make it {cure} as well"
-
-
-def _can_share_its_transaction(stage: Stage[Any, Any], where: str) -> Complaints:
-    if stage.isolate is not None:
+    if stage.transaction and stage.isolate is not None:
         yield (
             f"{where} has transaction=True and a process of its own, which cannot share a "
             "connection of the worker; keep one of the two"
         )
-    elif inspect.iscoroutinefunction(stage.function):
+    elif stage.transaction and is_async:
         yield (
             f"{where} has transaction=True and is async; the commit that it shares is "
             "synchronous, so make it a plain def, which runs in a thread"
@@ -318,14 +302,12 @@ def backoff_makes_sense(backoff: Backoff | None, where: str) -> Complaints:
     if backoff is None:
         return
     spans = [backoff.first, backoff.longest, *(backoff.delays or ())]
-    if backoff.retries < 0 or backoff.factor < 1 or _is_odd(backoff.jitter):
+    jitter = backoff.jitter
+    is_odd = jitter != "full" if isinstance(jitter, str) else jitter < 0
+    if backoff.retries < 0 or backoff.factor < 1 or is_odd:
         yield f"{where} has {backoff}; retries and jitter are not negative, the factor is not < 1"
     elif any(micros(span) < 0 for span in spans):
         yield f"{where} has a negative delay; a retry cannot come before its failure"
-
-
-def _is_odd(jitter: float | str) -> bool:
-    return jitter != "full" if isinstance(jitter, str) else jitter < 0
 
 
 def _every_state_has_a_way_on(flow: Flow[Any]) -> Complaints:
@@ -342,11 +324,8 @@ def _every_state_has_a_way_on(flow: Flow[Any]) -> Complaints:
 
 
 def _gates_fit_the_table(flow: Flow[Any]) -> Complaints:
-    moves, roles, known = (
-        moves_of(flow.lifecycle),
-        named_roles(flow.lifecycle),
-        set(states_of(flow.lifecycle)),
-    )
+    life = flow.lifecycle
+    moves, roles, known = moves_of(life), named_roles(life), set(states_of(life))
     for gate in flow.declared.gates:
         where = f'the gate in "{gate.state}"'
         if gate.state not in known:
@@ -415,12 +394,7 @@ def _operators_have_somewhere_to_go(flow: Flow[Any]) -> Complaints:
     for option, target in [("release_to", life.release_to), ("retry_to", life.retry_to)]:
         if target is None or isinstance(target, Same):
             continue
-        if (
-            target not in roles
-            or roles[target] in FINAL
-            or roles[target] == UNDOING
-            or target == life.held
-        ):
+        if roles.get(target, UNDOING) in (*FINAL, UNDOING) or target == life.held:
             yield (
                 f'{option}="{target}" is not a state where work goes on; '
                 f'name one, such as "{life.initial}"'

@@ -22,12 +22,10 @@ DEAD: Final = "dead"
 REFUSED: Final = "refused"
 DISCARDED: Final = "discarded"
 STATES: Final = (PENDING, SENT, DEAD, REFUSED, DISCARDED)
-"""Stored with every delivery."""
 GAVE_UP: Final = (DEAD, REFUSED)
 """Nobody tries these again, until a person redrives them."""
 
 EVERY_TOPIC: Final = "*"
-"""The topic of a handler that gets every message."""
 NOBODY: Final = ""
 """The handler of messages that no stored handler wants. A publisher has this name."""
 

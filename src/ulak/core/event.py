@@ -62,7 +62,6 @@ CANCELLED_CODE: Final = "cancelled"
 ENGINE: Final = "ulak"
 """The actor of what nobody in particular did."""
 SUBMITTED_AGAIN: Final = "submitted again"
-"""The message of the note that a repeated submit leaves."""
 
 
 def is_known(kind: str) -> bool:

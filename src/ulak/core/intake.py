@@ -31,7 +31,6 @@ class Submission(NamedTuple):
     expires: Duration | None = None
     scheduled_for: Instant | None = None
     keys: str | None = None
-    """What `keys_of` makes of the payload."""
 
 
 class SubmitOptions(TypedDict, total=False):

@@ -52,7 +52,6 @@ class JobRow(NamedTuple):
     """Leases lost at this stage because a worker vanished."""
     changed_at: Instant
     code: str | None
-    """Why the job is held, failed or being undone."""
     permanent: int
     """1 when it failed for a reason that no retry mends."""
     resume: str | None
@@ -70,15 +69,12 @@ class JobRow(NamedTuple):
     """The limit of which this stage needs a slot, with a mark in front where no claim takes it:
     `OF_STATE`, `OF_UNDO` or `BY_ENTRY`."""
     rate: str | None
-    """The bucket from which every run of this stage is paid."""
     cost: int
     """How many tokens a run takes from it; 0 without a rate."""
     parked_on: str | None
     """What it waits for outside the claim index: a limit, `/rate/...` or `/key/...`."""
     awaits: str | None
-    """The signal that a waiting job waits for."""
     deadline_at: Instant | None
-    """When the wait or the gate of this state ends by itself."""
     wake_at: Instant | None
     """When upkeep must look at it: the earlier of its deadline and its expiry."""
     leased_by: str | None
@@ -92,7 +88,6 @@ class JobRow(NamedTuple):
     """1 when the last lease lapsed and no run has answered for it yet."""
 
     requests: int
-    """How many requests wait for it; a side column."""
 
 
 FIRST_MUTABLE = JobRow._fields.index("state")
@@ -111,7 +106,6 @@ class Event(NamedTuple):
     code: str | None
     message: str | None
     details: str | None
-    """JSON, or nothing."""
     round: int
     attempt: int
     worker: str | None

@@ -14,13 +14,13 @@ from typing import Any
 
 from ulak.clock import Instant
 from ulak.core import event as kinds
+from ulak.core.acts import refused
 from ulak.core.change import Change, Draft, frees_key
 from ulak.core.flow import Flow, names
 from ulak.core.job import OF_UNDO, JobRow, Result, held_slot, lane_for
 from ulak.core.lifecycle import BUSY, CLAIMABLE, FINAL, HELD, READY, UNDOING, WAITING
 from ulak.core.table import Place, find_missing, knows, needs_of
-from ulak.errors import BadInput, TransitionNotAllowed
-from ulak.ids import to_text
+from ulak.errors import BadInput
 
 Standing = Collection[tuple[str, str]]
 """The states in which jobs of a version stand, each with the role that it has in their rows."""
@@ -31,7 +31,6 @@ class Migration:
     """Which version of a flow is left, and where the jobs of each of its states go."""
 
     target: Flow[Any]
-    """The flow in the version that the jobs will have."""
     _: KW_ONLY
     from_version: int
     states: Mapping[str, str]
@@ -187,7 +186,7 @@ def _must_fit_job(migration: Migration, job: JobRow, place: Place) -> None:
         what = "asks at a gate" if job.code is None else f"is held by a fault ({job.code})"
         cure = f'it {what}, which "{place.state}" is not for'
     if cure is not None:
-        raise _left(job, cure)
+        raise refused(job, cure)
 
 
 def _must_have_all(migration: Migration, job: JobRow, row: JobRow) -> None:
@@ -199,22 +198,16 @@ def _must_have_all(migration: Migration, job: JobRow, row: JobRow) -> None:
     if slot is not None and slot != held_slot(job.slot, leased=False):
         stage = migration.target.table.places[row.state].stage
         before = row.state if stage is None else stage.state
-        raise _left(
+        raise refused(
             job,
             f'it has no slot of "{row.state}", which is limited; map "{job.state}" to "{before}"',
         )
     if missing is not None:
-        raise _left(
+        raise refused(
             job,
             f'it owes or will come back to "{missing}", which version {migration.target.version} '
             f"has not; say with --map {missing}=NEW what stands for it",
         )
-
-
-def _left(job: JobRow, why: str) -> TransitionNotAllowed:
-    return TransitionNotAllowed(
-        f'job {to_text(job.id)} is in "{job.state}" ({job.role}): {why}', state=job.state
-    )
 
 
 def _keep(draft: Draft, place: Place, resume: str | None) -> None:

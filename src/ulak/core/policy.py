@@ -136,7 +136,6 @@ class LimitTerms(NamedTuple):
 
     n: int
     keyed: bool = False
-    """There are so many for each key."""
     busy: str | None = None
     """The state of which there may be so many jobs; None when runs are limited."""
     mark: str = ""

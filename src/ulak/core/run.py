@@ -42,9 +42,7 @@ class PastAct:
     """An operator's release or retry of a job."""
 
     round: int
-    """The round in which the job went on."""
     seq: int
-    """The number of its line in the trail."""
     at: datetime
     actor: str
 
@@ -292,7 +290,6 @@ _NOW: ContextVar[JobRow | None] = ContextVar("ulak_run", default=None)
 set_logged_run: Final[Callable[[JobRow], Token[JobRow | None]]] = _NOW.set
 """Say which job's stage runs in this context, for the log."""
 reset_logged_run: Final[Callable[[Token[JobRow | None]], None]] = _NOW.reset
-"""Say that the stage has ended; takes what `set_logged_run` has returned."""
 
 
 def run_facts(row: JobRow) -> dict[str, object]:

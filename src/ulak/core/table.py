@@ -28,7 +28,6 @@ from ulak.core.lifecycle import (
 from ulak.core.policy import Backoff, LimitTerms, RateTerms
 
 SLOT, RATE, COST = "slot", "rate", "cost"
-"""What is stored under the name of a stage."""
 
 NO_KEY = ""
 """The key of jobs that were submitted before their flow asked for one; they share it."""
@@ -46,16 +45,13 @@ class Place:
     to: str | None = None
     """Where the stage goes by itself; None when it must say so with a `Goto`."""
     ways: tuple[str, ...] = ()
-    """Where the stage may go."""
     during: str | None = None
     """The busy state that the claim of this stage enters; None in that state itself."""
     enters: str | None = None
     """The busy state that is entered when the stage's `before` lets the job pass."""
     lane: str = ""
     slot: str | None = None
-    """The limit of the stage."""
     rate: str | None = None
-    """The bucket of the stage."""
     cost: int = 0
     """The tokens of a run, if they are the same for every payload."""
     keys_slot: bool = False
@@ -92,9 +88,7 @@ class Table:
     """For each stage with an undo, the lane in which that undo is claimed."""
     retry_to: str | Same
     limits: Mapping[str, LimitTerms]
-    """Every limit of the flow and how many slots it has."""
     rates: Mapping[str, RateTerms]
-    """Every rate of the flow."""
     keyed: bool
     """Whether the payload of a job decides what its stages need."""
     entries: Mapping[str, str]

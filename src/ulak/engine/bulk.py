@@ -59,7 +59,6 @@ class BulkAct:
     where: JobFilter
     _: KW_ONLY
     choice: str = ""
-    """What to decide."""
     note: str = ""
 
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import timedelta
-from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -83,16 +82,11 @@ class Engine(Acts, Transactions):
         self.kernel = Kernel(store, read_micros(submit_timeout, "submit_timeout=") / 1e6)
         """What its parts share; not for programs."""
         self.schedules = Schedules(self.kernel)
-        """What is submitted by date."""
         self.flow_control = FlowControl(self.kernel)
-        """Limits, rates, pauses and weights."""
         self.outbox = Outbox(self.kernel)
-        """Messages and their deliveries."""
         self.inspect = Inspect(self.kernel)
-        """Counts, trails, reasons, the audit, and whether all is well."""
         self.owners = Owners(self.kernel)
         self.retention = Retention(self.kernel)
-        """Jobs that have ended, and for how long they are kept."""
         self.aio = AsyncEngine(self)
         for flow in flows:
             self.add(flow)
@@ -241,12 +235,7 @@ class Engine(Acts, Transactions):
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @overload

@@ -36,7 +36,6 @@ T = TypeVar("T")
 
 
 RETRY_AFTER = timedelta(seconds=30)
-"""How long a refused caller should wait, unless the operator says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,6 @@ class StageRate:
     per: timedelta
     burst: int
     declared: tuple[int, timedelta, int]
-    """`n`, `per` and `burst` as the flow declares them."""
     actor: str | None
     """Who has set the rate; None while it is what the flow declares."""
     at: datetime
@@ -83,7 +81,6 @@ class Pause:
     note: str | None
     at: datetime
     replaces: Pause | None = None
-    """The pause that was in force when this one began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,6 @@ class Stop:
     flow: str
     tenant: str
     retry_after: timedelta
-    """How long a refused caller should wait."""
     actor: str
     note: str | None
     at: datetime

@@ -13,7 +13,6 @@ from ulak.core.flow import Flow, names
 from ulak.core.intake import NORMAL, Submission, SubmitOptions
 from ulak.core.job import JobRow, NewJob, queue_of
 from ulak.core.lifecycle import FINAL
-from ulak.core.policy import LimitTerms, RateTerms
 from ulak.core.table import knows
 from ulak.engine import flow_control, together
 from ulak.engine.function import Call, JobFunction
@@ -55,13 +54,11 @@ class Kernel:
         self.tracing: Tracing | None = None
         self.new_commit_id = CommitIds()
         self.handlers: dict[str, Handler] = {}
-        """The handlers of messages that this program declares."""
         self.resources: dict[type, Resource] = {}
         self.functions: dict[Flow[Any], JobFunction[..., Any]] = {}
         self.queues_apart: dict[str, Apart] = {}
         """The queues that `ulak up` serves by children, and how."""
         self.schedules: dict[str, Declared] = {}
-        """The schedules that this program declares."""
         self.attached: dict[str, tuple[Any, Any]] = {}
         """The services of this program, by name, each with what its `attach` has returned."""
         self.submit_timeout_s = submit_timeout_s
@@ -128,11 +125,10 @@ class Kernel:
             return self
         with self._lock:
             if not self.is_open:
-                limits: dict[str, LimitTerms] = {}
-                rates: dict[str, RateTerms] = {}
-                for flow in self._flows.values():
-                    limits.update(flow.table.limits)
-                    rates.update(flow.table.rates)
+                tables = [flow.table for flow in self.flows]
+                limits = {name: n for table in tables for name, n in table.limits.items()}
+                rates = {name: terms for table in tables for name, terms in table.rates.items()}
+                for flow in self.flows:
                     self._refuse_if_unable(flow)
                 self._refuse_unknown_queues()
                 self.store.open()

@@ -40,7 +40,6 @@ KINDS: Final = (
     ROW_DIFFERS, TOKEN_WENT_BACK, MESSAGE_LOST, MESSAGE_UNKNOWN, STATE_UNKNOWN, ROLE_WRONG,
     LANE_WRONG, STUCK, WAKE_MISSING,
 )  # fmt: skip
-"""What may be wrong with a trail, its messages and its row."""
 
 
 class Damage(NamedTuple):
