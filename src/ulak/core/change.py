@@ -198,7 +198,7 @@ class Draft:
             deadline = now + after_us
         elif place.deadline_us is not None:
             deadline = now + place.deadline_us
-        wake = deadline if place.is_final else _earlier(deadline, row.expires_at)
+        wake = deadline if place.is_final else earlier(deadline, row.expires_at)
         lane, slot, rate, cost = place.lane, place.slot, place.rate, place.cost
         if place.is_particular:
             lane, slot, rate, cost = needs_of(place, row.tenant, row.keys)
@@ -371,7 +371,8 @@ def _started(started: str, place: Place) -> str:
     return " ".join([*(s for s in started.split() if s != name), name])
 
 
-def _earlier(a: Instant | None, b: Instant | None) -> Instant | None:
+def earlier(a: Instant | None, b: Instant | None) -> Instant | None:
+    """Return the earlier one of two dates, either of which there may not be."""
     if a is None or b is None:
         return a if b is None else b
     return min(a, b)

@@ -27,7 +27,6 @@ from ulak.core.outcome import (
     GivenBack,
     Held,
     Lapsed,
-    Left,
     Note,
     Noted,
     Outcome,
@@ -88,7 +87,7 @@ def decide(
             draft.note(kind, from_state=job.state, message=message, details=details)
     if isinstance(outcome, Finished):
         if job.role == UNDOING:
-            undo.finished(draft, outcome.left, _after_stop(outcome))
+            undo.finished(draft, outcome.left, kinds.AFTER_STOP if outcome.after_stop else None)
         else:
             _finished(draft, outcome)
     elif isinstance(outcome, Passed):
@@ -143,8 +142,16 @@ def _finished(draft: Draft, outcome: Finished) -> None:
     place = draft.table.places[row.state]
     to = outcome.to or place.to
     if to is None or to not in place.ways:
-        raise TransitionNotAllowed(_no_way(draft, place, to), state=row.state)
-    _leave_behind(draft, place, outcome.left)
+        ways = f'"{row.state}" may move to {names(place.ways)}, not to "{to}"'
+        if to is None:
+            ways = f'the stage for "{row.state}" may go to {names(place.ways)}; '
+            ways += "return Goto(...) to say which"
+        raise TransitionNotAllowed(f"job {row.id.hex()}: {ways}", state=row.state)
+    draft.leave(outcome.left)
+    result = outcome.left.result
+    if result is not None and place.stage is not None:
+        draft.results += (Result(row.id, row.round, place.stage.state, "", result),)
+        draft.row = row._replace(has_results=1)
     target = draft.table.places[to]
     after_us = 0 if outcome.after is None else micros(outcome.after)
     if target.role in INDIRECT:
@@ -152,30 +159,8 @@ def _finished(draft: Draft, outcome: Finished) -> None:
         enter(draft, target, kind=kind, after_us=after_us, emitted=len(draft.messages))
         return
     draft.arrive(target, after_us=after_us)
-    code = _after_stop(outcome)
+    code = kinds.AFTER_STOP if outcome.after_stop else None
     draft.note(kinds.MOVED, from_state=row.state, code=code, emitted=len(draft.messages))
-
-
-def _after_stop(outcome: Finished) -> str | None:
-    return kinds.AFTER_STOP if outcome.after_stop else None
-
-
-def _no_way(draft: Draft, place: Place, to: str | None) -> str:
-    job_id, state = draft.row.id.hex(), draft.row.state
-    if to is None:
-        return (
-            f'job {job_id}: the stage for "{state}" may go to {names(place.ways)}; '
-            "return Goto(...) to say which"
-        )
-    return f'job {job_id}: "{state}" may move to {names(place.ways)}, not to "{to}"'
-
-
-def _leave_behind(draft: Draft, place: Place, left: Left) -> None:
-    draft.leave(left)
-    if left.result is not None and place.stage is not None:
-        row = draft.row
-        draft.results += (Result(row.id, row.round, place.stage.state, "", left.result),)
-        draft.row = row._replace(has_results=1)
 
 
 def _noted(draft: Draft, outcome: Noted) -> Change:
@@ -272,19 +257,12 @@ def _give_way(draft: Draft, asked: Cancel | Elapsed) -> None:
     if draft.row.role in FINAL or draft.row.role == UNDOING:
         return
     life = draft.flow.lifecycle
+    end, kind, code, request = life.expired, kinds.EXPIRED, kinds.EXPIRED_CODE, "expire"
     if isinstance(asked, Cancel):
-        draft.actor = asked.actor
-        draft.answers += (("cancel", ""),)
-        undo.give_up(
-            draft, life.cancelled, kind=kinds.CANCELLED, code=kinds.CANCELLED_CODE,
-            message=asked.note,
-        )  # fmt: skip
-    else:
-        draft.actor = asked.actor
-        draft.answers += (("expire", ""),)
-        undo.give_up(
-            draft, life.expired, kind=kinds.EXPIRED, code=kinds.EXPIRED_CODE, message=asked.note
-        )
+        end, kind, code, request = life.cancelled, kinds.CANCELLED, kinds.CANCELLED_CODE, "cancel"
+    draft.actor = asked.actor
+    draft.answers += ((request, ""),)
+    undo.give_up(draft, end, kind=kind, code=code, message=asked.note)
     draft.actor = draft.worker or draft.actor
 
 

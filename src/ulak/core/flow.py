@@ -81,13 +81,10 @@ class Stage(Generic[P, R_co]):
     def undo(self, function: Undo[P] | None = None, /, *, wait: Duration | None = None) -> Any:
         """Declare how this stage is taken back.
 
-        It runs when the job gives up, is cancelled, is refused at a gate or expires, if the
-        stage has started. It may run more than once and must succeed when nothing is to undo.
-
-        Args:
-            function: The undo.
-            wait: After a lapse the lost run may still be working somewhere, so the undo waits for
-                the stage's timeout, or for this if it is less.
+        It runs when the job gives up, is cancelled, is refused at a gate or expires, if the stage
+        has started. It may run more than once and must succeed when nothing is to undo. After a
+        lapse the lost run may still be working somewhere, so the undo waits for the stage's
+        timeout, or for `wait` if it is less.
         """
 
         def declare(function: Undo[P]) -> Undo[P]:
@@ -126,10 +123,8 @@ class Stage(Generic[P, R_co]):
 
 
 class StageDecorator(Protocol[P]):
-    """Turns a function into a stage.
-
-    The type of the stage is that of its result: a `Goto`, `Hold` or `RetryLater` is none.
-    """
+    """Turns a function into a stage of the type of its result: a `Goto`, `Hold` or `RetryLater` is
+    none."""
 
     @overload
     def __call__(
@@ -498,11 +493,8 @@ class Flow(Generic[P]):
 
     @property
     def table(self) -> Table:
-        """The checked table, by which every decision is made.
-
-        Raises:
-            FlowError: the declaration cannot work.
-        """
+        """The checked table, by which every decision is made; `FlowError`: the declaration cannot
+        work."""
         if self._table is None:
             from ulak.core.table import build
 

@@ -114,7 +114,7 @@ class _Verifier:
             limit = self._limit_of_state(row)
             if limit is not None:
                 self._limited.setdefault(limit, []).append(row.id)
-            yield from self._job(row)
+            yield from self._settled(row, self._damage)
         yield from self._counters(seen)
         yield from self._overfull_states()
         yield from self._slots()
@@ -137,9 +137,6 @@ class _Verifier:
 
     def _flow(self, row: JobRow) -> Flow[Any] | None:
         return self._flows.get((row.flow, row.flow_version))
-
-    def _job(self, row: JobRow) -> Iterator[Finding]:
-        yield from self._settled(row, self._damage)
 
     def _settled(self, row: JobRow, look: Callable[[JobRow], list[Damage]]) -> Iterator[Finding]:
         """Look at a job, and look again for as long as it moves while it is looked at."""
@@ -197,7 +194,7 @@ class _Verifier:
                 f"{row.leased_by} has leased it and is not registered, so the lease never lapses",
             )
         slot = held_slot(row.slot, leased=row.leased_by is not None) or self._limit_of_state(row)
-        if slot is not None and not self._holds_slot(row, slot):
+        if slot is not None and row.id not in {held.job_id for held in store.slots(slot)}:
             does = "runs" if row.leased_by is not None else f'stands in "{row.state}"'
             yield Damage(SLOT_MISSING, f"it {does} without a slot of {slot}")
         if row.parked_on is not None and not self._will_be_unparked(row, row.parked_on):
@@ -221,9 +218,6 @@ class _Verifier:
                     f"{row.leased_by} lives and has leased it, and a run of it would have ended "
                     f"{late_s:.0f} s ago",
                 )
-
-    def _holds_slot(self, row: JobRow, limit: str) -> bool:
-        return row.id in {slot.job_id for slot in self._store.slots(limit)}
 
     def _limit_of_state(self, row: JobRow) -> str | None:
         """Return the limit, or the key of it, of which a job in this state holds a slot."""
