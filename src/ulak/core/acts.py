@@ -299,7 +299,6 @@ def _note(draft: Draft, asked: AddNote) -> Change:
 
 
 def _elapsed(draft: Draft) -> Change | None:
-    """Act on a deadline of the state first, then on the expiry of the job."""
     job, now = draft.row, draft.now
     if job.wake_at is None or job.wake_at > now or job.role == UNDOING:
         return None

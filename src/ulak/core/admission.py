@@ -66,7 +66,6 @@ class Ask(NamedTuple):
 
 
 def complaints(flow: Flow[Any]) -> Iterator[str]:
-    """Find what is wrong with the admission that a flow declares."""
     most, ask = flow.max_waiting, flow.admission
     if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
         yield f"max_waiting={most!r} would refuse every job; say how many may wait, 1 or more"
@@ -130,7 +129,6 @@ def stopped(stop: StopRow) -> Overloaded:
 
 
 def refusal(why: str, retry_after_us: int) -> Overloaded:
-    """Return the refusal of a new job."""
     wait = timedelta(microseconds=retry_after_us)
     return Overloaded(
         f"{why}; try again in {wait.total_seconds():g} s",

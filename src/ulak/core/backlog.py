@@ -123,7 +123,6 @@ def add_up(standing: Standing, queues: Mapping[str, str]) -> list[Backlog]:
 
 
 def find_place(lane: str) -> Place:
-    """Return the flow and the queue of a lane."""
     return flow_of(lane), queue_of(lane)
 
 

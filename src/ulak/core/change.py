@@ -372,7 +372,6 @@ def _started(started: str, place: Place) -> str:
 
 
 def earlier(a: Instant | None, b: Instant | None) -> Instant | None:
-    """Return the earlier one of two dates, either of which there may not be."""
     if a is None or b is None:
         return a if b is None else b
     return min(a, b)

@@ -246,7 +246,6 @@ def _durations_are_durations(flow: Flow[Any]) -> Complaints:
 
 
 def _durations(flow: Flow[Any]) -> Iterator[tuple[str, Duration | None]]:
-    """Find every duration of a declaration, and say where it stands."""
     yield "expires=", flow.expires
     if flow.dedup is not None:
         yield "Dedup(keep=)", flow.dedup.keep

@@ -92,7 +92,6 @@ def judge(
 
 
 def is_overdue(tries: int, give_up_at: Instant | None, now: Instant) -> bool:
-    """Tell whether the time of a delivery that was tried before has passed meanwhile."""
     return give_up_at is not None and tries > 0 and now >= give_up_at
 
 

@@ -65,7 +65,6 @@ SUBMITTED_AGAIN: Final = "submitted again"
 
 
 def is_known(kind: str) -> bool:
-    """Tell whether an event may be of this kind: one of these, or one of a service."""
     return kind in KINDS or is_of_service(kind)
 
 

@@ -8,7 +8,8 @@ of them in the 70 us that it has.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from ulak.clock import Instant
 from ulak.core.lifecycle import Role
@@ -176,6 +177,11 @@ class NewJob(NamedTuple):
     """Who owns it, and the job that is answered in its place, too; '' in a flow without owners."""
 
 
+def column(path: str, about: str) -> Any:
+    """Return the property that shows a column of a row; `path` leads to it."""
+    return property(attrgetter(path), doc=about)
+
+
 OF_STATE = "="
 """Marks the slot of a job in a busy state: it is the state's, and held until the state is left."""
 OF_UNDO = "-"
@@ -253,12 +259,10 @@ def family_of(lane: str) -> str:
 
 
 def queue_of(lane: str) -> str:
-    """Name the queue of a lane."""
     return lane.partition("/")[0]
 
 
 def flow_of(lane: str) -> str:
-    """Name the flow of a lane."""
     return lane.split("/", 3)[2].rpartition("@")[0]
 
 

@@ -15,7 +15,7 @@ from ulak.core.change import RELEASED_ACT, RETRIED_ACT
 from ulak.core.event import check_kind
 from ulak.core.flow import Flow, Gate, Stage, Wait
 from ulak.core.intake import SubmitOptions
-from ulak.core.job import JobRow
+from ulak.core.job import JobRow, column
 from ulak.core.lifecycle import UNDOING
 from ulak.errors import ResultNotReady
 from ulak.ids import to_text
@@ -61,9 +61,7 @@ class Host(Protocol):
 
     def payload(self) -> Any: ...
     def now(self) -> Instant: ...
-    def find_result(self, stage: str, kind: Any) -> tuple[bool, Any]:
-        """Return whether the stage has a result in this round or an earlier one, and which."""
-
+    def find_result(self, stage: str, kind: Any) -> tuple[bool, Any]: ...
     def find_decision(self, gate: Gate[Any]) -> Any: ...
     def find_act(self, kind: str, code: str) -> PastAct | None: ...
     def once(self, name: str, function: Callable[[str], Any]) -> Any: ...
@@ -83,6 +81,18 @@ class Run(Generic[P]):
     log = logging.getLogger("ulak.run")
     """Its lines carry job id, flow, state and attempt, as those of every other logger do."""
 
+    flow: str = column("_job.flow", "The name of the job's flow.")
+    state: str = column(
+        "_job.state",
+        "The state that the job stands in: the `during` state of a stage that has one.",
+    )
+    tenant: str = column("_job.tenant", "The tenant the job belongs to, '' when there is none.")
+    round: int = column("_job.round", "1, and one more after every retry by an operator.")
+    token: int = column(
+        "_job.token",
+        "Rises with every claim of this job: give it to an outside system that can fence.",
+    )
+
     def __init__(self, job: JobRow, host: Host, stop: Callable[[], bool]) -> None:
         self._job = job
         self._host = host
@@ -92,16 +102,6 @@ class Run(Generic[P]):
     def job_id(self) -> str:
         """The job's id."""
         return to_text(self._job.id)
-
-    @property
-    def flow(self) -> str:
-        """The name of the job's flow."""
-        return self._job.flow
-
-    @property
-    def state(self) -> str:
-        """The state that the job stands in: the `during` state of a stage that has one."""
-        return self._job.state
 
     @property
     def code(self) -> str | None:
@@ -115,11 +115,6 @@ class Run(Generic[P]):
         return to_datetime(self._host.now())
 
     @property
-    def tenant(self) -> str:
-        """The tenant the job belongs to, '' when there is none."""
-        return self._job.tenant
-
-    @property
     def payload(self) -> P:
         """What the job was submitted with."""
         return self._host.payload()  # type: ignore[no-any-return]
@@ -128,16 +123,6 @@ class Run(Generic[P]):
     def attempt(self) -> int:
         """1 for the first attempt at this stage; a lost worker does not count as one."""
         return self._job.attempt + 1
-
-    @property
-    def round(self) -> int:
-        """1, and one more after every retry by an operator."""
-        return self._job.round
-
-    @property
-    def token(self) -> int:
-        """Rises with every claim of this job: give it to an outside system that can fence."""
-        return self._job.token
 
     @property
     def scheduled_for(self) -> datetime | None:
@@ -276,7 +261,6 @@ def effect_key(job: JobRow, name: str) -> str:
 
 
 def effect_name(job: JobRow, name: str) -> str:
-    """Name an effect as its result is stored."""
     return f"undo/{name}" if job.role == UNDOING else name
 
 
@@ -293,7 +277,6 @@ reset_logged_run: Final[Callable[[Token[JobRow | None]], None]] = _NOW.reset
 
 
 def run_facts(row: JobRow) -> dict[str, object]:
-    """Return what a line of the log says of a run."""
     return {
         "job_id": to_text(row.id), "flow": row.flow, "state": row.state,
         "attempt": row.attempt + 1,

@@ -55,7 +55,6 @@ class Rule:
 
     @property
     def every_us(self) -> int | None:
-        """The interval, if it is one."""
         if not self.text.startswith(_EVERY):
             return None
         return int(self.text.removeprefix(_EVERY).removesuffix("s")) * SECOND
@@ -135,13 +134,9 @@ def _by_hours_that_pass(rule: Rule, after: Instant) -> Iterator[Instant]:
 
 
 def _shown_after(rule: Rule, local: datetime) -> Iterator[datetime]:
-    """Return the times without a zone that an expression names, later than what the clock shows.
-
-    cronsim loses dates where clocks move by half an hour (2.8, in Australia/Lord_Howe): it gets
-    times without a zone.
-    """
     from cronsim import CronSim
 
+    # Without a zone: cronsim loses dates where clocks move by half an hour (2.8, Australia/Lord_Howe).
     return CronSim(rule.text, local.replace(tzinfo=None, fold=0))
 
 

@@ -103,7 +103,6 @@ class Table:
 
 
 def needs_of(place: Place, tenant: str, keys: str | None) -> Needs:
-    """Return what a job with these keys needs in a place."""
     lane = lane_for(place.lane, tenant)
     if place.stage is None or not (place.slot or place.rate):
         return Needs(lane, None, None, 0)
@@ -299,7 +298,6 @@ def _place(flow: Flow[Any], state: str, role: Role) -> Place:
 
 
 def _slot_mark(stage: Stage[Any, Any], state: str) -> str:
-    """Return what stands before the slot of a job of this stage in `JobRow.slot`."""
     if state == stage.state:
         return "" if stage.before_function is None else BY_ENTRY
     return OF_STATE if stage.limit is not None and stage.limit.of == "state" else ""

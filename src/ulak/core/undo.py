@@ -176,7 +176,6 @@ def _begin(draft: Draft, owed: list[str], to: str) -> None:
 
 
 def _lane(draft: Draft, stage: str) -> str:
-    """Return where the undo of a stage is claimed. What it takes back has no limit and no rate."""
     return lane_for(draft.table.undo_lanes[stage], draft.row.tenant)
 
 

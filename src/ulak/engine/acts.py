@@ -338,7 +338,6 @@ class JobActs:
         raise StaleJob(f"job {job_id} keeps moving; try again", job_id=job_id)
 
     def _was_answered(self, row: JobRow, asked: Cancel | Signal) -> bool:
-        """Tell whether what was asked has been done since this row was read."""
         later = self.store.trail(row.id, after=row.seq)
         if isinstance(asked, Signal):
             return any(e.kind == kinds.SIGNALLED and e.code == asked.name for e in later)

@@ -53,8 +53,6 @@ def awaited(verb: Callable[A, R]) -> Callable[A, Awaitable[R]]:
 
 
 class AsyncSchedules:
-    """`engine.aio.schedules`."""
-
     def __init__(self, schedules: Schedules) -> None:
         self.all = awaited(schedules.all)
         self.get = awaited(schedules.get)
@@ -65,8 +63,6 @@ class AsyncSchedules:
 
 
 class AsyncFlowControl:
-    """`engine.aio.flow_control`."""
-
     def __init__(self, control: FlowControl) -> None:
         self.set_limit = awaited(control.set_limit)
         self.limits = awaited(control.limits)
@@ -83,8 +79,6 @@ class AsyncFlowControl:
 
 
 class AsyncOutbox:
-    """`engine.aio.outbox`."""
-
     def __init__(self, outbox: Outbox) -> None:
         self.deliveries = awaited(outbox.deliveries)
         self.dead = awaited(outbox.dead)
@@ -97,8 +91,6 @@ class AsyncOutbox:
 
 
 class AsyncInspect:
-    """`engine.aio.inspect`."""
-
     def __init__(self, inspect: Inspect) -> None:
         self.counts = awaited(inspect.counts)
         self.backlog = awaited(inspect.backlog)
@@ -111,8 +103,6 @@ class AsyncInspect:
 
 
 class AsyncOwners:
-    """`engine.aio.owners`."""
-
     def __init__(self, owners: Owners) -> None:
         self.all = awaited(owners.all)
         self.jobs = awaited(owners.jobs)
@@ -120,8 +110,6 @@ class AsyncOwners:
 
 
 class AsyncRetention:
-    """`engine.aio.retention`."""
-
     def __init__(self, retention: Retention) -> None:
         self.ended = awaited(retention.ended)
         self.prune = awaited(retention.prune)
@@ -233,7 +221,6 @@ class AsyncEngine:
             await asyncio.to_thread(self._kernel.open)
 
     async def _accept(self, jobs: list[NewJob]) -> list[Added]:
-        """Store the jobs of one call as `Kernel.accept` does."""
         kernel = self._kernel
         flow = find_asking(kernel, jobs)
         if flow is not None:

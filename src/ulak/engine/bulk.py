@@ -167,8 +167,6 @@ class Bulk:
 
 
 class _Doing:
-    """One call, from the newest job downward."""
-
     def __init__(self, engine: Engine, act: BulkAct, actor: Actor) -> None:
         self._engine = engine
         self._kernel = engine.kernel
@@ -266,7 +264,6 @@ class _Doing:
 
 
 def _each(act: BulkAct) -> Iterator[JobFilter]:
-    """Return the filter for each role in which a job can have it done."""
     for role in ACTS_ON[act.action]:
         if act.where.role in (None, role):
             yield replace(act.where, role=role)

@@ -146,7 +146,6 @@ def make_function(
 def _signature_of(
     function: Callable[..., Any], name: str, *, takes_connection: bool
 ) -> inspect.Signature:
-    """Return what a submit gives to a function: everything but its connection."""
     signature = inspect.signature(function)
     if not takes_connection:
         return signature

@@ -88,7 +88,6 @@ class Kernel:
 
     @property
     def flows(self) -> tuple[Flow[Any], ...]:
-        """Every registered flow."""
         return tuple(self._flows.values())
 
     def flows_by_version(self) -> dict[tuple[str, int], Flow[Any]]:
@@ -97,7 +96,6 @@ class Kernel:
         return self._flows
 
     def find_flow(self, name: str, version: int) -> Flow[Any] | None:
-        """Return a registered flow."""
         return self._flows.get((name, version))
 
     def get_row(self, job_id: str, store: Store | None = None) -> JobRow:
@@ -150,13 +148,11 @@ class Kernel:
                 self.is_open = False
 
     def keep_schedules(self) -> None:
-        """Store the schedules that this program declares."""
         if self.schedules:
             now = self.store.clock.now()
             self.store.keep_schedules([made.row(now) for made in self.schedules.values()])
 
     def keep_handlers(self) -> None:
-        """Store the handlers that this program declares."""
         if self.handlers:
             self.store.keep_handlers([handler.row for handler in self.handlers.values()])
 
@@ -176,7 +172,6 @@ class Kernel:
         self.new_commit_id = CommitIds()
 
     def _refuse_if_unable(self, flow: Flow[Any]) -> None:
-        """Refuse a flow that asks for what this store or this engine does not have."""
         together.refuse_if_unable(self.store.features, flow)
         flow_control.refuse_if_unable(self.store.features, flow)
         target = None if flow.on_end is None else flow.on_end.target

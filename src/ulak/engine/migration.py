@@ -108,8 +108,6 @@ def _counts(kernel: Kernel, migration: Migration) -> list[CountRow]:
 
 
 class _Work:
-    """One migration under way."""
-
     def __init__(
         self, kernel: Kernel, migration: Migration, *, actor: str, note: str, dry_run: bool
     ) -> None:
@@ -137,7 +135,6 @@ class _Work:
         return self._moved.total() - before
 
     def report(self) -> Migrated:
-        """Return what was done, and what still stands where it stood."""
         migration = self._migration
         standing: Counter[str] = Counter()
         for count in _counts(self._kernel, migration):

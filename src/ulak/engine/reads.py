@@ -92,7 +92,6 @@ class Reads:
             ) from None
 
     def _type_of(self, flow: Flow[Any], state: str) -> Any:
-        """Return the type that a stage says it returns."""
         function = self.kernel.functions.get(flow)
         if function is not None:
             return returns(function.function)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic
 
 from ulak.clock import Instant, rfc3339, to_datetime
 from ulak.core.flow import Flow
-from ulak.core.job import Event, JobRow
+from ulak.core.job import Event, JobRow, column
 from ulak.core.job import Message as StoredMessage
 from ulak.core.lifecycle import FINAL
 from ulak.ids import to_text
@@ -38,11 +37,6 @@ def _moment(instant: Instant | None) -> datetime | None:
     return None if instant is None else to_datetime(instant)
 
 
-def _column(name: str, about: str) -> Any:
-    """Return the property of a job that shows a column of its row."""
-    return property(attrgetter(f"_row.{name}"), doc=about)
-
-
 def _date(name: str, about: str) -> Any:
     return property(lambda job: _moment(getattr(job._row, name)), doc=about)
 
@@ -56,19 +50,19 @@ class Job(Generic[R]):
     # A view, not a copy: a submit answers one each time, and few callers read more than its id.
     __slots__ = ("_row", "cancel_requested", "created")
 
-    flow: str = _column("flow", "The name of its flow.")
-    version: int = _column(
-        "flow_version", "The version of the flow that this job follows to its end."
+    flow: str = column("_row.flow", "The name of its flow.")
+    version: int = column(
+        "_row.flow_version", "The version of the flow that this job follows to its end."
     )
-    state: str = _column("state", "Where it stands, in the flow's own words.")
-    role: str = _column("role", "What the engine may do with it there.")
-    tenant: str = _column("tenant", "Whose job it is, '' when nobody said.")
-    submitter: str = _column("submitter", "Who submitted it, '' when nobody said.")
-    priority: int = _column("priority", "0 is the most urgent of 0..3.")
-    round: int = _column("round", "1, and one more with every retry by an operator.")
-    attempt: int = _column("attempt", "Failed attempts at this stage.")
-    lapses: int = _column("lapses", "Workers that vanished while they ran this stage.")
-    code: str | None = _column("code", "Why it is held, failed or being undone.")
+    state: str = column("_row.state", "Where it stands, in the flow's own words.")
+    role: str = column("_row.role", "What the engine may do with it there.")
+    tenant: str = column("_row.tenant", "Whose job it is, '' when nobody said.")
+    submitter: str = column("_row.submitter", "Who submitted it, '' when nobody said.")
+    priority: int = column("_row.priority", "0 is the most urgent of 0..3.")
+    round: int = column("_row.round", "1, and one more with every retry by an operator.")
+    attempt: int = column("_row.attempt", "Failed attempts at this stage.")
+    lapses: int = column("_row.lapses", "Workers that vanished while they ran this stage.")
+    code: str | None = column("_row.code", "Why it is held, failed or being undone.")
     created_at: datetime = _date("created_at", "When it was accepted.")
     changed_at: datetime = _date("changed_at", "When it last changed its state.")
     not_before: datetime = _date("not_before", "No worker begins before this.")
@@ -76,8 +70,8 @@ class Job(Generic[R]):
     scheduled_for: datetime | None = _date(
         "scheduled_for", "The date of the schedule that submitted it, if one did."
     )
-    leased_by: str | None = _column("leased_by", "The worker that runs it now.")
-    parked_on: str | None = _column("parked_on", "The limit of which it waits for a slot.")
+    leased_by: str | None = column("_row.leased_by", "The worker that runs it now.")
+    parked_on: str | None = column("_row.parked_on", "The limit of which it waits for a slot.")
 
     def __init__(
         self, row: JobRow, *, created: bool = True, cancel_requested: bool = False
@@ -157,7 +151,6 @@ class Message:
 
 
 def message_view(message: StoredMessage, tries: int = 0) -> Message:
-    """Show a message of the outbox."""
     return Message(
         id=message_id(message), job_id=to_text(message.job_id) if message.seq else "",
         topic=message.topic, key=message.key, data=codec.decode(message.data),
@@ -166,12 +159,10 @@ def message_view(message: StoredMessage, tries: int = 0) -> Message:
 
 
 def message_id(message: StoredMessage) -> str:
-    """Return the id of a message for the outside."""
     return f"{to_text(message.job_id)}/{message.seq}/{message.n}"
 
 
 def event_view(event: Event) -> TrailEvent:
-    """Show a stored event."""
     return TrailEvent(
         seq=event.seq, kind=event.kind, from_state=event.from_state, to_state=event.to_state,
         actor=event.actor, code=event.code, message=event.message,
@@ -219,12 +210,10 @@ def job_document(job: Job) -> dict[str, Any]:
 
 
 def event_document(event: TrailEvent) -> dict[str, Any]:
-    """Show one line of a trail."""
     return _with_times(asdict(event))
 
 
 def why_document(why: Why) -> dict[str, Any]:
-    """Show why a job stands where it stands."""
     return {"code": why.code, "sentence": why.sentence, "facts": _with_times(dict(why.facts))}
 
 

@@ -145,9 +145,8 @@ class _Look:
             "state": row.state, "role": row.role, "code": row.code, "at": _date(row.changed_at),
             "by": None if last is None else last.actor, "message": message,
         }  # fmt: skip
-        return Why(
-            ENDED, f'it ended in "{row.state}"{reason} at {_text(row.changed_at)}{said}', facts
-        )
+        text = f'it ended in "{row.state}"{reason} at {_text(row.changed_at)}{said}'
+        return Why(ENDED, text, facts)
 
     def _leased(self, worker: str) -> Why:
         row, lease = self._row, self._workers.get(worker)
@@ -159,12 +158,9 @@ class _Look:
         runs = f'{worker} has run "{row.state}" since {_text(since)}'
         if lease is None or lease.expires_at <= self._now:
             gone = since if lease is None else lease.expires_at
-            return Why(
-                LEASE_LAPSED,
-                f"{worker} took it at {_text(since)} and has not been heard of since its lease "
-                f"lapsed at {_text(gone)}; the next worker that claims will rescue it",
-                facts,
-            )
+            text = f"{worker} took it at {_text(since)} and has not been heard of since its lease "
+            text += f"lapsed at {_text(gone)}; the next worker that claims will rescue it"
+            return Why(LEASE_LAPSED, text, facts)
         asked = next((r for r in self._store.pending_requests(row.id) if r.kind in _ASKED), None)
         if asked is not None:
             facts |= {"asked": asked.kind, "by": asked.actor, "asked_at": _date(asked.at)}
@@ -173,12 +169,9 @@ class _Look:
         last = self._last_event()
         if last is not None and last.kind == kinds.OVERRAN and last.token == row.token:
             facts["overran_at"] = _date(last.at)
-            return Why(
-                OVERRAN,
-                f"{runs}, past its time since {_text(last.at)}; it does not stop, "
-                "so nobody else may run it meanwhile",
-                facts,
-            )
+            text = f"{runs}, past its time since {_text(last.at)}; it does not stop, "
+            text += "so nobody else may run it meanwhile"
+            return Why(OVERRAN, text, facts)
         late_s = overdue_s(row, self._flow, self._now)
         # A job that was taken by hand has no timeout, and its taker no lanes.
         if late_s > 0 and lease.lanes and not has_overrun(row, self._recent()):
@@ -206,12 +199,10 @@ class _Look:
             f"held by {', '.join(holders + others)}" if taken else "free: upkeep will pass one on"
         )
         may = "stand in its state" if any(slot.of_state for slot in slots) else "run"
-        return Why(
-            PARKED, f'it is parked on the limit "{name}": {places} of them may {may}, {held}', facts
-        )
+        text = f'it is parked on the limit "{name}": {places} of them may {may}, {held}'
+        return Why(PARKED, text, facts)
 
     def _may_name(self, job_id: bytes) -> bool:
-        """Whether whoever reads this may know of a job."""
         if self._tenant is None:
             return True
         row = self._store.find_job(job_id)
@@ -236,20 +227,16 @@ class _Look:
             "ready_at": _date(ready_at), "set_by": rate.actor,
         }  # fmt: skip
         when = "" if ready_at is None else f"; the next one can be paid at {_text(ready_at)}"
-        return Why(
-            RATE_LIMITED,
-            f'a run costs {row.cost} of the rate "{name}", {terms.n} in {span:g} s, and '
-            f"{tokens} are there{when}",
-            facts,
-        )
+        text = f'a run costs {row.cost} of the rate "{name}", {terms.n} in {span:g} s, and '
+        text += f"{tokens} are there{when}"
+        return Why(RATE_LIMITED, text, facts)
 
     def _key_paused(self, key: str) -> Why:
         pause = next((p for p in self._store.pauses() if (p.kind, p.name) == (KEY, key)), None)
         if pause is None:
             facts = {"kind": KEY, "name": key}
-            return Why(
-                PAUSED, f'the pause of the key "{key}" is over; the next claim lets it go', facts
-            )
+            text = f'the pause of the key "{key}" is over; the next claim lets it go'
+            return Why(PAUSED, text, facts)
         return self._paused(pause)
 
     def _paused(self, pause: PauseRow, also: str = "") -> Why:
@@ -261,15 +248,11 @@ class _Look:
             "kind": pause.kind, "name": pause.name, "until": _date(pause.until_at),
             "by": pause.actor, "since": _date(pause.at), "note": pause.note,
         }  # fmt: skip
-        return Why(
-            PAUSED,
-            f'the {pause.kind} "{pause.name}" is paused {until}, by {pause.actor} since '
-            f"{_text(pause.at)}{said}{also}",
-            facts,
-        )
+        text = f'the {pause.kind} "{pause.name}" is paused {until}, by {pause.actor} since '
+        text += f"{_text(pause.at)}{said}{also}"
+        return Why(PAUSED, text, facts)
 
     def _pause_of_lane(self) -> PauseRow | None:
-        """Return the pause of its queue or its flow that lasts longest."""
         lane = self._row.lane
         if not lane:
             return None
@@ -304,22 +287,15 @@ class _Look:
             if row.not_before > self._now:
                 facts["message"] = reason = self._reason_to_retry()
                 when = f"waits until {_text(row.not_before)}" + (f" ({reason})" if reason else "")
-            return Why(
-                UNDOING_NEXT,
-                f'it is being undone ({row.code}): the undo of "{owed[-1]}", attempt '
-                f'{row.attempt + 1}, {when}; {len(owed)} to go, then "{row.undo_to}"',
-                facts,
-            )
+            text = f'it is being undone ({row.code}): the undo of "{owed[-1]}", attempt '
+            text += f'{row.attempt + 1}, {when}; {len(owed)} to go, then "{row.undo_to}"'
+            return Why(UNDOING_NEXT, text, facts)
         if row.lapses >= SUSPECT_LAPSES:
-            return Why(
-                SUSPECT,
-                f"{row.lapses} workers vanished while they ran it, so it is suspect: a worker "
-                "takes it only while it runs no other suspect",
-                facts,
-            )
-        return Why(
-            DUE, f"it has been due since {_text(row.not_before)} and will be claimed next", facts
-        )
+            text = f"{row.lapses} workers vanished while they ran it, so it is suspect: a worker "
+            text += "takes it only while it runs no other suspect"
+            return Why(SUSPECT, text, facts)
+        text = f"it has been due since {_text(row.not_before)} and will be claimed next"
+        return Why(DUE, text, facts)
 
     def _unserved(self, facts: dict[str, Any]) -> Why | None:
         """Return why no worker that lives would claim it, or None when one would."""
@@ -343,43 +319,28 @@ class _Look:
         )
         if row.flow_version in versions:
             stage = stage_of_lane(row.lane)
-            return Why(
-                STATE_NOT_SERVED,
-                f"workers run version {row.flow_version} of {row.flow}, and none of those that "
-                f'live has its stage "{stage}"; start a program that has it',
-                facts | {"missing": stage},
-            )
+            text = f"workers run version {row.flow_version} of {row.flow}, and none of those that "
+            text += f'live has its stage "{stage}"; start a program that has it'
+            return Why(STATE_NOT_SERVED, text, facts | {"missing": stage})
         if versions:
             facts["versions"] = versions
             numbers = ", ".join(map(str, versions))
-            return Why(
-                VERSION_NOT_SERVED,
-                f"no worker runs version {row.flow_version} of {row.flow}; "
-                f"those that live run version {numbers}",
-                facts,
-            )
+            text = f"no worker runs version {row.flow_version} of {row.flow}; "
+            text += f"those that live run version {numbers}"
+            return Why(VERSION_NOT_SERVED, text, facts)
         if queue in served:
-            return Why(
-                VERSION_NOT_SERVED,
-                f'workers serve the queue "{queue}", and none of them runs {flow} there',
-                facts | {"versions": []},
-            )
-        return Why(
-            QUEUE_NOT_SERVED,
-            f'no worker serves the queue "{queue}"; those that live serve {_list(served)}',
-            facts | {"served": sorted(served)},
-        )
+            text = f'workers serve the queue "{queue}", and none of them runs {flow} there'
+            return Why(VERSION_NOT_SERVED, text, facts | {"versions": []})
+        text = f'no worker serves the queue "{queue}"; those that live serve {_list(served)}'
+        return Why(QUEUE_NOT_SERVED, text, facts | {"served": sorted(served)})
 
     def _given_back_as_unknown(self, facts: dict[str, Any]) -> Why | None:
         """Return why for a job of the release before: its lane does not name its stage."""
         last = None if stage_of_lane(self._row.lane) else self._last_event()
         if last is None or last.code != kinds.STATE_UNKNOWN:
             return None
-        return Why(
-            STATE_NOT_SERVED,
-            f"{last.worker} gave it back at {_text(last.at)}: {last.message}",
-            facts | {"missing": self._row.state},
-        )
+        text = f"{last.worker} gave it back at {_text(last.at)}: {last.message}"
+        return Why(STATE_NOT_SERVED, text, facts | {"missing": self._row.state})
 
     def _held(self) -> Why:
         row = self._row
@@ -395,9 +356,8 @@ class _Look:
         }  # fmt: skip
         if row.code is None:
             # A gate of a flow that is not declared here: the row says no more than this.
-            return Why(
-                GATE, f'a decision is asked in "{row.state}" since {_text(row.changed_at)}', facts
-            )
+            text = f'a decision is asked in "{row.state}" since {_text(row.changed_at)}'
+            return Why(GATE, text, facts)
         return Why(
             HELD_BY_CODE,
             f"it is held with {row.code} since {_text(row.changed_at)}{said}; release it to go on",
@@ -418,11 +378,8 @@ class _Look:
             "until": _date(row.deadline_at), "since": _date(row.changed_at),
             "on_expiry": gate.on_expiry,
         }  # fmt: skip
-        return Why(
-            GATE,
-            f'a decision is asked in "{row.state}"{whom}{nobody}{until}: {_list(gate.choices)}',
-            facts,
-        )
+        text = f'a decision is asked in "{row.state}"{whom}{nobody}{until}: {_list(gate.choices)}'
+        return Why(GATE, text, facts)
 
     def _waiting(self) -> Why:
         row = self._row
@@ -436,16 +393,14 @@ class _Look:
                     f"its date came at {_text(row.wake_at)} and no worker is running to act on it",
                     facts,
                 )
-            return Why(
-                DUE, f"its date came at {_text(row.wake_at)}; upkeep will move it next", facts
-            )
+            text = f"its date came at {_text(row.wake_at)}; upkeep will move it next"
+            return Why(DUE, text, facts)
         if row.awaits is not None:
             until = "" if row.wake_at is None else f" until {_text(row.wake_at)}"
             return Why(AWAITS_SIGNAL, f'it waits for the signal "{row.awaits}"{until}', facts)
         if row.wake_at is None:
-            return Why(
-                STUCK, f'"{row.state}" waits for nothing: no date, no signal; run verify', facts
-            )
+            text = f'"{row.state}" waits for nothing: no date, no signal; run verify'
+            return Why(STUCK, text, facts)
         return Why(AWAITS_DATE, f"it waits until {_text(row.wake_at)}", facts)
 
     def _live(self) -> list[WorkerRow]:
