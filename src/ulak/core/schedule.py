@@ -136,7 +136,7 @@ def _by_hours_that_pass(rule: Rule, after: Instant) -> Iterator[Instant]:
 def _shown_after(rule: Rule, local: datetime) -> Iterator[datetime]:
     from cronsim import CronSim
 
-    # Without a zone: cronsim loses dates where clocks move by half an hour (2.8, Australia/Lord_Howe).
+    # Without a zone: cronsim 2.8 loses dates where clocks move by half an hour, as on Lord Howe.
     return CronSim(rule.text, local.replace(tzinfo=None, fold=0))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
 from ulak.clock import Instant, rfc3339, to_datetime
@@ -37,8 +38,12 @@ def _moment(instant: Instant | None) -> datetime | None:
     return None if instant is None else to_datetime(instant)
 
 
+def _read_date(name: str, job: Job) -> datetime | None:
+    return _moment(getattr(job._row, name))
+
+
 def _date(name: str, about: str) -> Any:
-    return property(lambda job: _moment(getattr(job._row, name)), doc=about)
+    return property(partial(_read_date, name), doc=about)
 
 
 class Job(Generic[R]):
