@@ -120,7 +120,7 @@ def approval(flow: Flow[Any], job: JobRow) -> str | None:
         return APPROVE
     raise refused(
         job, f"which choice approves cannot be told; decide {names(list(place.gate.choices))}"
-    )  # fmt: skip
+    )
 
 
 def refused(job: JobRow, why: str, *, code: str | None = None) -> TransitionNotAllowed:
@@ -265,15 +265,11 @@ def _expire(draft: Draft, asked: Expire) -> Change:
         )
         if undo.ends_for_good(draft, end, kinds.EXPIRED):
             draft.row = draft.row._replace(code=kinds.EXPIRED_CODE, permanent=1)
-        draft.note(
-            kinds.EXPIRED, from_state=job.state, code=kinds.EXPIRED_CODE, message=asked.note
-        )  # fmt: skip
+        draft.note(kinds.EXPIRED, from_state=job.state, code=kinds.EXPIRED_CODE, message=asked.note)
     elif job.undo_to is not None:
         raise refused(job, "its undos are owed; release it to try them again")
     else:
-        undo.give_up(
-            draft, end, kind=kinds.EXPIRED, code=kinds.EXPIRED_CODE, message=asked.note
-        )  # fmt: skip
+        undo.give_up(draft, end, kind=kinds.EXPIRED, code=kinds.EXPIRED_CODE, message=asked.note)
     return draft.change()
 
 
@@ -290,9 +286,7 @@ def _signal(draft: Draft, asked: Signal) -> Change:
 
 
 def _note(draft: Draft, asked: AddNote) -> Change:
-    draft.note(
-        asked.kind, from_state=draft.row.state, message=asked.note, details=asked.details
-    )  # fmt: skip
+    draft.note(asked.kind, from_state=draft.row.state, message=asked.note, details=asked.details)
     if asked.request is not None:
         draft.answers += ((kinds.NOTE, asked.request),)
     return draft.change()
@@ -348,9 +342,7 @@ def can_be_taken(job: JobRow, now: Instant) -> bool:
     )
 
 
-def taken(
-    flow: Flow[Any], job: JobRow, now: Instant, *, worker: str, commit_id: bytes
-) -> Change:  # fmt: skip
+def taken(flow: Flow[Any], job: JobRow, now: Instant, *, worker: str, commit_id: bytes) -> Change:
     """Return the change that leases a job to a worker, entering its busy state on the way.
 
     It is guarded by the version: of two workers that take the job, or take and claim it, one has

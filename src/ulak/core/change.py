@@ -41,7 +41,6 @@ class Change(NamedTuple):
     takes_slot: str | None = None
     """The lease goes on into a limited stage: without a free slot nothing is written."""
     answers: tuple[tuple[str, str], ...] = ()
-    """(kind, name) of the requests that this change settles."""
     proofs: tuple[bytes, ...] = ()
     """What is chained into the tenant's proofs, one per event that is one."""
     moved_from: str | None = None

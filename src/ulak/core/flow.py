@@ -243,8 +243,8 @@ class Flow(Generic[P]):
         dedup: When two submissions are the same job.
         operator_retry: How often and after which delays an operator may retry a failed job.
         retries_permanent: Whether an operator may retry a permanent failure.
-        retry_via: A state that a run passes through which is retried, written in the same commit;
-            one that is cancelled or expires too, if the table has a move from there.
+        retry_via: A state that a run passes through which is retried, in the same commit; one
+            that is cancelled or expires too, if the table has a move from there.
         on_lapse: A code that makes the loss of a worker a failed attempt.
         max_lapses: After so many lost workers at one stage the job is held.
         max_payload: How many bytes a payload may have as JSON; a larger one is refused.
@@ -399,23 +399,11 @@ class Flow(Generic[P]):
         """
 
         own = None if retry is None else as_backoff(retry)
+        options = (during, to, own, timeout, limit, rate, isolate, transaction, queue)
 
         def declare(function: Callable[[Run[P]], Any]) -> Stage[P, Any]:
             self.must_be_open()
-            made: Stage[P, Any] = Stage(
-                self,
-                state,
-                function,
-                during,
-                to,
-                own,
-                timeout,
-                limit,
-                rate,
-                isolate,
-                transaction,
-                queue,
-            )
+            made: Stage[P, Any] = Stage(self, state, function, *options)
             self.declared.stages.append(made)
             return made
 

@@ -51,6 +51,12 @@ class LoneSubmitOptions(SubmitOptions, total=False):
     repeat_note: str | None
 
 
+class CallOptions(LoneSubmitOptions, total=False):
+    """The options of a call."""
+
+    timeout: Duration | None
+
+
 def begin(
     flow: Flow[Any],
     payload: Payload,

@@ -44,9 +44,7 @@ class JobRow(NamedTuple):
     version: int
     """Moves with every committed change; the guard of operators."""
     seq: int
-    """The number of the last event of the trail."""
     round: int
-    """1, and one more with every retry by an operator."""
     attempt: int
     """Failed attempts at this stage, or at this undo."""
     lapses: int

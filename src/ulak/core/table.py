@@ -90,7 +90,6 @@ class Table:
     limits: Mapping[str, LimitTerms]
     rates: Mapping[str, RateTerms]
     keyed: bool
-    """Whether the payload of a job decides what its stages need."""
     entries: Mapping[str, str]
     """The busy state that a claim enters, for each state that has one."""
     keeps: frozenset[str]

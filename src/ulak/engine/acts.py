@@ -140,14 +140,11 @@ class Acts(Reads):
     ) -> Job:
         """Tell a job that something happened outside; it is kept until the job waits for it.
 
-        Args:
-            job: The job's id, or (flow, dedup key) of a job of this `tenant`.
-            name: The signal its wait declares.
-            data: What the stages after it may read.
+        `job` is its id, or (flow, dedup key) of a job of this `tenant`; `name` is the signal that
+        its wait declares, and `data` what the stages after it may read.
 
-        Raises:
-            BadInput: the data is not what the wait declares, or too large.
-            TransitionNotAllowed: the flow waits for no such signal, or the job has ended.
+        `BadInput`: the data is not what the wait declares, or too large. `TransitionNotAllowed`:
+        the flow waits for no such signal, or the job has ended.
         """
 
         def act(acts: JobActs) -> Job:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, TypeVarTuple, Unpack,
 from ulak.clock import Duration
 from ulak.core.event import ENGINE, SUBMITTED_AGAIN, check_kind
 from ulak.core.flow import Flow
-from ulak.core.intake import NORMAL, LoneSubmitOptions, SubmitOptions
+from ulak.core.intake import NORMAL, CallOptions, LoneSubmitOptions, SubmitOptions
 from ulak.core.job import NewJob
 from ulak.engine.crossing import call_on
 from ulak.engine.flow_control import FlowControl
@@ -255,24 +255,9 @@ class AsyncEngine:
             return job
 
     @overload
-    async def call(
-        self,
-        flow: Flow[P],
-        payload: P,
-        /,
-        *,
-        timeout: Duration | None = None,
-        **options: Unpack[LoneSubmitOptions],
-    ) -> Any: ...
+    async def call(self, flow: Flow[P], payload: P, /, **options: Unpack[CallOptions]) -> Any: ...
     @overload
-    async def call(
-        self,
-        call: Call[R],
-        /,
-        *,
-        timeout: Duration | None = None,
-        **options: Unpack[LoneSubmitOptions],
-    ) -> R: ...
+    async def call(self, call: Call[R], /, **options: Unpack[CallOptions]) -> R: ...
     async def call(
         self, flow: Any, /, *arguments: Any, timeout: Duration | None = None, **options: Any
     ) -> Any:

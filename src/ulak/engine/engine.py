@@ -25,7 +25,7 @@ from typing import (
 from ulak.clock import Duration, read_micros
 from ulak.core.event import ENGINE, SUBMITTED_AGAIN, check_kind
 from ulak.core.flow import Flow
-from ulak.core.intake import NORMAL, LoneSubmitOptions, SubmitOptions
+from ulak.core.intake import NORMAL, CallOptions, LoneSubmitOptions, SubmitOptions
 from ulak.core.job import NewJob
 from ulak.core.policy import Backoff
 from ulak.engine.acts import Acts
@@ -178,9 +178,8 @@ class Engine(Acts, Transactions):
             give_up: For how long it is tried; by default only `retry` counts.
             block: A delivery that gave up stops its key until it is redriven or discarded.
 
-        Raises:
-            BadInput: topic or name is no text of 1 to 500 characters.
-            FlowError: another handler of this engine has the name.
+        `BadInput`: topic or name is no text of 1 to 500 characters. `FlowError`: another handler of
+        this engine has the name.
         """
 
         def declare(receive: H) -> H:
@@ -208,9 +207,8 @@ class Engine(Acts, Transactions):
             retry: How often the events of a job are tried again; then that job waits until they are
                 redriven or discarded.
 
-        Raises:
-            BadInput: the name is no text of 1 to 500 characters, or no flow can be named so.
-            FlowError: another handler of this engine has the name.
+        `BadInput`: the name is no text of 1 to 500 characters, or no flow can be named so.
+        `FlowError`: another handler of this engine has the name.
         """
 
         def declare(function: F) -> F:
@@ -362,24 +360,9 @@ class Engine(Acts, Transactions):
         return message_id(message)
 
     @overload
-    def call(
-        self,
-        flow: Flow[P],
-        payload: P,
-        /,
-        *,
-        timeout: Duration | None = None,
-        **options: Unpack[LoneSubmitOptions],
-    ) -> Any: ...
+    def call(self, flow: Flow[P], payload: P, /, **options: Unpack[CallOptions]) -> Any: ...
     @overload
-    def call(
-        self,
-        call: Call[R],
-        /,
-        *,
-        timeout: Duration | None = None,
-        **options: Unpack[LoneSubmitOptions],
-    ) -> R: ...
+    def call(self, call: Call[R], /, **options: Unpack[CallOptions]) -> R: ...
     def call(
         self, flow: Any, /, *arguments: Any, timeout: Duration | None = None, **options: Any
     ) -> Any:

@@ -115,14 +115,9 @@ class FlowControl:
         """Have `ulak up` serve a queue by processes of its own, and not beside the API.
 
         For stages whose crash or hunger would harm what runs beside them. Said again, the last word
-        counts. `ulak worker` and `engine.working` serve what they are told, this queue too.
-
-        Args:
-            workers: How many children serve it, each with places of its own.
-            lease: How long the jobs of a vanished child stay taken, instead of `--lease`.
-
-        Raises:
-            BadInput: nobody would serve it.
+        counts. `ulak worker` and `engine.working` serve what they are told, this queue too. Each of
+        the `workers` has places of its own; `lease` is how long the jobs of a vanished one stay
+        taken, instead of `--lease`. `BadInput`: nobody would serve it.
         """
         if workers < 1:
             raise BadInput(f'{workers} workers cannot serve the queue "{queue}"; 1 or more can')
@@ -150,13 +145,11 @@ class FlowControl:
             n: How many; of a limit with a key, for each key. 0 lets nobody begin. None goes back
                 to what the flow declares; with `key=`, to what the other keys have.
             key: Set it for this key alone.
-            note: Why, for readers of the audit.
             connection: Your own open transaction (sqlite3, psycopg or SQLAlchemy), to act in: it
                 is in force when you commit. Every verb that changes something takes one.
 
-        Raises:
-            UnknownName: there is no such limit.
-            BadInput: `n` is negative, or the limit has no keys.
+        `UnknownName`: there is no such limit. `BadInput`: `n` is negative, or the limit has no
+        keys.
         """
         if n is not None and n < 0:
             raise BadInput(f"a limit of {n} makes no sense; 0 lets nobody begin")
@@ -321,15 +314,8 @@ class FlowControl:
 
         In force at once, in every process, and after a restart. A repeat of a known job still gets
         that job; spawned and scheduled jobs are not refused. Stopping again sets another
-        `retry_after`.
-
-        Args:
-            tenant: Of which tenant; `*` is all of them.
-            retry_after: How long a refused caller should wait.
-
-        Raises:
-            UnknownName: nobody knows such a flow.
-            BadInput: something cannot be used as given.
+        `retry_after`, which is how long a refused caller should wait. The tenant `*` is all of
+        them. `UnknownName`: nobody knows such a flow.
         """
         who, wait_us = must_act(actor, note), read_micros(retry_after, "retry_after=")
         if tenant:

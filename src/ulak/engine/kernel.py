@@ -156,12 +156,8 @@ class Kernel:
         if self.handlers:
             self.store.keep_handlers([handler.row for handler in self.handlers.values()])
 
-    def before_fork(self) -> None:
-        """Nothing to do: the store lets what is under way end."""
-
-    def after_fork_in_parent(self) -> None:
-        """Nothing to do."""
-
+    def before_fork(self) -> None: ...  # the store lets what is under way end
+    def after_fork_in_parent(self) -> None: ...
     def after_fork_in_child(self) -> None:
         """Begin anew: threads, and locks that they may hold, are the parent's. What was offered
         there is stored there; the next verb opens the store again."""

@@ -184,29 +184,7 @@ def hide(flow: Flow[Any] | None, plain: Any) -> Any:
     return {k: HIDDEN if flow is None or k in flow.secret else v for k, v in plain.items()}
 
 
-JOB_FIELDS = (
-    "id",
-    "flow",
-    "version",
-    "state",
-    "role",
-    "tenant",
-    "submitter",
-    "priority",
-    "round",
-    "attempt",
-    "lapses",
-    "code",
-    "created_at",
-    "changed_at",
-    "not_before",
-    "expires_at",
-    "scheduled_for",
-    "leased_by",
-    "parked_on",
-    "cancel_requested",
-    "is_final",
-)
+JOB_FIELDS = ("id", *Job.__annotations__, "cancel_requested", "is_final")
 
 
 def job_document(job: Job) -> dict[str, Any]:

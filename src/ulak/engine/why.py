@@ -383,9 +383,7 @@ class _Look:
 
     def _waiting(self) -> Why:
         row = self._row
-        facts = {
-            "signal": row.awaits, "until": _date(row.wake_at), "since": _date(row.changed_at)
-        }  # fmt: skip
+        facts = {"signal": row.awaits, "until": _date(row.wake_at), "since": _date(row.changed_at)}
         if row.wake_at is not None and row.wake_at <= self._now:
             if not self._live():
                 return Why(
