@@ -71,10 +71,9 @@ def complaints(flow: Flow[Any]) -> Iterator[str]:
         yield f"max_waiting={most!r} would refuse every job; say how many may wait, 1 or more"
     initial = flow.lifecycle.initial
     if most is not None and initial not in {stage.state for stage in flow.declared.stages}:
-        yield (
-            f'max_waiting= counts the jobs that wait for the stage of "{initial}", and it has '
-            "none; declare one, or judge new jobs with admission="
-        )
+        text = f'max_waiting= counts the jobs that wait for the stage of "{initial}", and it has '
+        text += "none; declare one, or judge new jobs with admission="
+        yield text
     if ask is not None and (not callable(ask) or inspect.iscoroutinefunction(ask)):
         yield f"admission={ask!r} cannot be called at a submit; give a plain function of the intake"
 

@@ -77,10 +77,9 @@ def _the_table_knows_its_states(flow: Flow[Any]) -> Complaints:
     if life.initial not in moves:
         yield f'the initial state "{life.initial}" has no moves; give it a line in the table'
     if life.initial in named_roles(flow.lifecycle) or life.initial == life.undoing:
-        yield (
-            f'a job cannot begin in "{life.initial}", where no work leaves it; '
-            "begin in a state with a stage, a gate or a wait"
-        )
+        text = f'a job cannot begin in "{life.initial}", where no work leaves it; '
+        text += "begin in a state with a stage, a gate or a wait"
+        yield text
     if not life.done_states():
         yield "no state means success; name at least one in done="
     roles: dict[str, str] = {}
@@ -98,10 +97,9 @@ def _the_table_knows_its_states(flow: Flow[Any]) -> Complaints:
     for state in states_of(flow.lifecycle):
         if state not in moves and state not in roles:
             came = next(a for a, ways in moves.items() if state in ways)
-            yield (
-                f'"{came}" may move to "{state}", which the table does not know; '
-                f'give "{state}" a line of its own or name it in done='
-            )
+            text = f'"{came}" may move to "{state}", which the table does not know; '
+            text += f'give "{state}" a line of its own or name it in done='
+            yield text
 
 
 def _everything_is_reached(flow: Flow[Any]) -> Complaints:
@@ -124,10 +122,9 @@ def _stages_fit_the_table(flow: Flow[Any]) -> Complaints:
     for stage in flow.declared.stages:
         state = stage.state
         if state not in known:
-            yield (
-                f'there is a stage for "{state}", which the table does not know; '
-                f"its states are {names(sorted(known))}"
-            )
+            text = f'there is a stage for "{state}", which the table does not know; '
+            text += f"its states are {names(sorted(known))}"
+            yield text
         if state in roles or state == flow.lifecycle.undoing:
             role = roles.get(state, UNDOING)
             yield f'"{state}" is {role} and has a stage, which would never run; delete it'
@@ -148,16 +145,14 @@ def _during_states_fit(flow: Flow[Any], taken: dict[str, str]) -> Complaints:
         if during is None:
             continue
         if during in owners:
-            yield (
-                f'"{during}" is the during state of "{owners[during]}" and of "{stage.state}"; '
-                "it belongs to one stage"
-            )
+            text = f'"{during}" is the during state of "{owners[during]}" and of "{stage.state}"; '
+            text += "it belongs to one stage"
+            yield text
         owners[during] = stage.state
         if during not in moves.get(stage.state, ()):
-            yield (
-                f'the stage for "{stage.state}" runs during "{during}", but the table has no '
-                f'move "{stage.state}" to "{during}"; add it'
-            )
+            text = f'the stage for "{stage.state}" runs during "{during}", but the table has no '
+            text += f'move "{stage.state}" to "{during}"; add it'
+            yield text
         own = {*taken, *asked, *named_roles(flow.lifecycle), flow.lifecycle.undoing}
         if during in own or during == flow.lifecycle.initial:
             yield (
@@ -174,10 +169,9 @@ def _limited_states_are_entered_by_their_stage(flow: Flow[Any]) -> Complaints:
     for stage in flow.declared.stages:
         is_limited = stage.limit is not None and stage.limit.of == "state"
         if is_limited and stage.during is None:
-            yield (
-                f'the stage for "{stage.state}" has a Limit of="state" and no busy state to '
-                'count; name one with during=, or limit its runs with of="run"'
-            )
+            text = f'the stage for "{stage.state}" has a Limit of="state" and no busy state to '
+            text += 'count; name one with during=, or limit its runs with of="run"'
+            yield text
         if stage.during is None or not (is_limited or stage.before_function is not None):
             continue
         why = 'has slots of its own (Limit of="state")' if is_limited else "is entered by a before"
@@ -189,10 +183,9 @@ def _limited_states_are_entered_by_their_stage(flow: Flow[Any]) -> Complaints:
                 )
         for option, target in [("release_to", life.release_to), ("retry_to", life.retry_to)]:
             if target == stage.during:
-                yield (
-                    f'{option}="{target}" names a state that {why}: only its stage enters it; '
-                    f'name "{stage.state}"'
-                )
+                text = f'{option}="{target}" names a state that {why}: only its stage enters it; '
+                text += f'name "{stage.state}"'
+                yield text
 
 
 def _stages_know_where_to_go(flow: Flow[Any]) -> Complaints:
@@ -275,25 +268,22 @@ def _function_fits(stage: Stage[Any, Any], where: str) -> Complaints:
     if stage.isolate == "process" and is_async:
         yield f"{where} is async and isolated; a stage in a process of its own is a plain def"
     elif stage.isolate == "process" and "<" in getattr(function, "__qualname__", "<"):
-        yield (
-            f"{where} is isolated but its function is not at the top of a module, so a child "
-            "process cannot import it; move it there"
-        )
+        text = f"{where} is isolated but its function is not at the top of a module, so a child "
+        text += "process cannot import it; move it there"
+        yield text
     if before is not None and stage.during is None:
         yield f"{where} has a before and no busy state to enter after it; name one with during="
     elif before is not None and is_async != inspect.iscoroutinefunction(before):
         is_so, cure = ("a plain def", "async") if is_async else ("async", "a plain def")
         yield f"{where} has a before that is {is_so}, and the stage is not; make it {cure} as well"
     if stage.transaction and stage.isolate is not None:
-        yield (
-            f"{where} has transaction=True and a process of its own, which cannot share a "
-            "connection of the worker; keep one of the two"
-        )
+        text = f"{where} has transaction=True and a process of its own, which cannot share a "
+        text += "connection of the worker; keep one of the two"
+        yield text
     elif stage.transaction and is_async:
-        yield (
-            f"{where} has transaction=True and is async; the commit that it shares is "
-            "synchronous, so make it a plain def, which runs in a thread"
-        )
+        text = f"{where} has transaction=True and is async; the commit that it shares is "
+        text += "synchronous, so make it a plain def, which runs in a thread"
+        yield text
 
 
 def backoff_makes_sense(backoff: Backoff | None, where: str) -> Complaints:
@@ -337,19 +327,17 @@ def _gates_fit_the_table(flow: Flow[Any]) -> Complaints:
         ways = (*moves.get(gate.state, ()), *ends_of(flow.lifecycle))
         for choice, to in gate.choices.items():
             if to not in ways:
-                yield (
-                    f'{where} lets "{choice}" lead to "{to}", but "{gate.state}" may move to '
-                    f"{names(moves.get(gate.state, ()))}"
-                )
+                text = f'{where} lets "{choice}" lead to "{to}", but "{gate.state}" may move to '
+                text += f"{names(moves.get(gate.state, ()))}"
+                yield text
         if (gate.deadline is None) != (gate.on_expiry is None):
             yield f"{where} needs both deadline= and on_expiry=, or neither"
         if gate.deadline is not None and micros(gate.deadline) <= 0:
             yield f"{where} has a deadline of {gate.deadline}; give people some time"
         if gate.on_expiry is not None and gate.on_expiry not in ways:
-            yield (
-                f'{where} expires to "{gate.on_expiry}", but "{gate.state}" may move to '
-                f"{names(moves.get(gate.state, ()))}"
-            )
+            text = f'{where} expires to "{gate.on_expiry}", but "{gate.state}" may move to '
+            text += f"{names(moves.get(gate.state, ()))}"
+            yield text
         if gate.refusals is not None and not gate.refusals <= set(gate.choices):
             strange = sorted(gate.refusals - set(gate.choices))[0]
             yield f'{where} has no choice "{strange}" to refuse with; add it or drop the refusal'
@@ -394,24 +382,21 @@ def _operators_have_somewhere_to_go(flow: Flow[Any]) -> Complaints:
         if target is None or isinstance(target, Same):
             continue
         if roles.get(target, UNDOING) in (*FINAL, UNDOING) or target == life.held:
-            yield (
-                f'{option}="{target}" is not a state where work goes on; '
-                f'name one, such as "{life.initial}"'
-            )
+            text = f'{option}="{target}" is not a state where work goes on; '
+            text += f'name one, such as "{life.initial}"'
+            yield text
     undos = [s.state for s in flow.declared.stages if s.undo_function is not None]
     if undos and isinstance(life.retry_to, Same):
-        yield (
-            f'retry_to=SAME would go back to work that the undo of "{undos[0]}" took away; '
-            f'name a state, such as "{life.initial}"'
-        )
+        text = f'retry_to=SAME would go back to work that the undo of "{undos[0]}" took away; '
+        text += f'name a state, such as "{life.initial}"'
+        yield text
     for option, target in [("undoing", life.undoing), ("undone", life.undone)]:
         if target is not None and not undos:
             yield f'{option}="{target}" but no stage has an undo; declare one or drop it'
     if flow.retry_via is not None and flow.retry_via not in roles:
-        yield (
-            f'retry_via="{flow.retry_via}" is not a state of the table; '
-            f'name one, such as "{life.failed}"'
-        )
+        text = f'retry_via="{flow.retry_via}" is not a state of the table; '
+        text += f'name one, such as "{life.failed}"'
+        yield text
 
 
 def _dedup_leaves_no_gap(flow: Flow[Any]) -> Complaints:
@@ -429,16 +414,14 @@ def _dedup_leaves_no_gap(flow: Flow[Any]) -> Complaints:
         yield f'until="{until}" is one text; write a list of states: until=["{until}"]'
     for state in until:
         if roles.get(state) not in FINAL:
-            yield (
-                f'the dedup key is freed in "{state}", from which the job goes on without it: a '
-                "second job could start beside it; free keys in final states only"
-            )
+            text = f'the dedup key is freed in "{state}", from which the job goes on without it: a '
+            text += "second job could start beside it; free keys in final states only"
+            yield text
     open_ends = [s for s, role in roles.items() if role == FAILED and s not in until]
     if open_ends and flow.dedup.keep is None:
-        yield (
-            f'a job that ends in "{open_ends[0]}" keeps its dedup key, so the work can never be '
-            "submitted again; add that state to until= or say keep="
-        )
+        text = f'a job that ends in "{open_ends[0]}" keeps its dedup key, so the work can never be '
+        text += "submitted again; add that state to until= or say keep="
+        yield text
 
 
 def _error_classes_are_apart(flow: Flow[Any]) -> Complaints:
@@ -485,10 +468,9 @@ def _on_end_makes_sense(flow: Flow[Any]) -> Complaints:
             look = {to for s in look for to in moves.get(s, ()) if to in ends} - reached
             reached |= look
         if state in reached:
-            yield (
-                f'on_end= submits once for each final state, and "{state}" can be entered again '
-                "from another one; take that move away"
-            )
+            text = f'on_end= submits once for each final state, and "{state}" can be entered again '
+            text += "from another one; take that move away"
+            yield text
             return
 
 

@@ -25,7 +25,7 @@ from ulak.core.table import Place
 from ulak.engine import together
 from ulak.engine.abandon import Abandoned
 from ulak.engine.committer import Entry
-from ulak.engine.results import Results, read_payload
+from ulak.engine.reads import Results, read_payload
 from ulak.engine.runner import make_note, read_before, read_return, write_effect
 from ulak.errors import BadInput, FlowError, StoreError
 from ulak.ids import to_text

@@ -17,8 +17,7 @@ from ulak.core.job import JobRow, Request
 from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import AddNote, Asked, Cancel, Decide, Expire, Release, Retry, Signal
 from ulak.core.undo import REASONS
-from ulak.engine.reads import Reads
-from ulak.engine.results import write_decision
+from ulak.engine.reads import Reads, write_decision
 from ulak.engine.runner import make_note
 from ulak.engine.telemetry import commit_one
 from ulak.engine.view import Job
@@ -66,13 +65,16 @@ class Acts(Reads):
             StaleJob: somebody else was faster; `decided_by` names them.
         """
 
-        return self._act(
-            "decide",
-            connection,
-            lambda acts: acts.decide(
-                acts.get_row(job_id), choice, actor=actor, note=note, data=data, roles=roles
-            ),
-        )
+        def act(acts: JobActs) -> Job:
+            row = acts.get_row(job_id)
+            now, flow = acts.store.clock.now(), acts.kernel.get_flow(row)
+            try:
+                asked = decision(flow, row, choice, actor=actor, note=note, now=now, data=data)
+                return acts.act_once(row, asked, roles=roles)
+            except TransitionNotAllowed as error:
+                raise acts.with_decider(row, error) from None
+
+        return self._act("decide", connection, act)
 
     def release(self, job_id: str, *, actor: str, note: str = "", connection: Any = None) -> Job:
         """Let a held job go on, to where its flow says.
@@ -100,11 +102,7 @@ class Acts(Reads):
         """
         asked = Cancel(actor, note)
 
-        return self._act(
-            "cancel",
-            connection,
-            lambda acts: acts.act_or_request(acts.get_row(job_id), asked, "cancel", "", None),
-        )
+        return self._act("cancel", connection, lambda acts: acts.cancel(job_id, asked))
 
     def expire(
         self,
@@ -207,23 +205,8 @@ class JobActs:
         """Commit an act on a job as it stands."""
         return self.act_once(self.get_row(job_id), asked)
 
-    def decide(
-        self,
-        row: JobRow,
-        choice: str | None,
-        *,
-        actor: str,
-        note: str,
-        data: object,
-        roles: Collection[str] | None,
-    ) -> Job:
-        """Answer a gate; whoever comes too late is told who was faster."""
-        now, flow = self.store.clock.now(), self.kernel.get_flow(row)
-        try:
-            asked = decision(flow, row, choice, actor=actor, note=note, now=now, data=data)
-            return self.act_once(row, asked, roles=roles)
-        except TransitionNotAllowed as error:
-            raise self._with_decider(row, error) from None
+    def cancel(self, job_id: str, asked: Cancel) -> Job:
+        return self.act_or_request(self.get_row(job_id), asked)
 
     def signal(self, row: JobRow, name: str, data: object, *, actor: str, note: str) -> Job:
         """Tell a job that something happened outside."""
@@ -234,8 +217,7 @@ class JobActs:
             raise TransitionNotAllowed(f"{flow.name} waits for {waits}, not for {name!r}")
         _must_not_have_ended(row)
         said = must_fit(codec.encode(_fit_signal(flow, name, data)), "the data of this signal")
-        asked = Signal(actor or "ulak", note, name, said)
-        return self.act_or_request(row, asked, "signal", name, said)
+        return self.act_or_request(row, Signal(actor or "ulak", note, name, said))
 
     def note(self, job_id: str, asked: AddNote) -> Job:
         """Write a line into the trail, or leave it for the end of the run."""
@@ -286,7 +268,7 @@ class JobActs:
         if self._is_own:
             self.kernel.ring()
 
-    def _with_decider(self, row: JobRow, error: TransitionNotAllowed) -> TransitionNotAllowed:
+    def with_decider(self, row: JobRow, error: TransitionNotAllowed) -> TransitionNotAllowed:
         """Add to an error who has answered the gate that the job has left."""
         place = self.kernel.get_flow(row).table.places.get(row.state)
         if place is not None and place.gate is not None:
@@ -300,12 +282,13 @@ class JobActs:
                 )
         return error
 
-    def act_or_request(
-        self, row: JobRow, asked: Cancel | Signal, kind: str, name: str, data: bytes | None
-    ) -> Job:
+    def act_or_request(self, row: JobRow, asked: Cancel | Signal) -> Job:
         """Act at once when nobody has leased the job, else leave a request for its worker."""
         must_be_short(asked.note)
         job_id = to_text(row.id)
+        kind, name, data = "cancel", "", None
+        if isinstance(asked, Signal):
+            kind, name, data = "signal", asked.name, asked.data
         for _ in range(ATTEMPTS_AT_AN_ACT):
             if row.leased_by is None and _can_act(row, asked):
                 job, receipt = self._commit(self.kernel.get_flow(row), row, asked)

@@ -23,7 +23,7 @@ from ulak.core.outcome import Finished, GivenBack, Left, Outcome, Raised
 from ulak.core.run import PastAct, Run, effect_key, set_logged_run
 from ulak.engine.abandon import Abandoned
 from ulak.engine.function import JobFunction
-from ulak.engine.results import Results, read_payload
+from ulak.engine.reads import Results, read_payload
 from ulak.engine.runner import read_error, read_return, write_effect
 from ulak.errors import BadInput, NotSupported
 from ulak.store import codec

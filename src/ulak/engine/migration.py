@@ -22,7 +22,7 @@ from ulak.core.lifecycle import FINAL
 from ulak.core.migration import Migration, check, migrated, with_same_states
 from ulak.engine.bulk import Refusal, Refusals
 from ulak.engine.kernel import Kernel
-from ulak.engine.results import read_payload
+from ulak.engine.reads import read_payload
 from ulak.errors import BadInput, Contended, TransitionNotAllowed, WriteRefused
 from ulak.ids import to_text
 from ulak.store.protocol import LARGEST_BATCH_BYTES, CountRow, JobFilter

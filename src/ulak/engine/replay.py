@@ -69,12 +69,10 @@ def message_damage(events: Sequence[Event], messages: Sequence[OutboxRow]) -> It
         found[seq] = found.get(seq, 0) + 1
     for event in events:
         there = found.pop(event.seq, 0)
-        if there < event.emitted:
+        if there != event.emitted:
+            kind = MESSAGE_LOST if there < event.emitted else MESSAGE_UNKNOWN
             text = f"event {event.seq} sent {event.emitted} messages, the outbox has {there}"
-            yield Damage(MESSAGE_LOST, text)
-        elif there > event.emitted:
-            text = f"event {event.seq} sent {event.emitted} messages, the outbox has {there}"
-            yield Damage(MESSAGE_UNKNOWN, text)
+            yield Damage(kind, text)
     for seq, there in found.items():
         text = f"the outbox has {there} messages of event {seq}, which is not there"
         yield Damage(MESSAGE_UNKNOWN, text)

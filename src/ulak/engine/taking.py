@@ -18,7 +18,7 @@ from ulak.core.lifecycle import UNDOING
 from ulak.core.outcome import GivenBack, Outcome
 from ulak.engine.failure_log import log_lapse
 from ulak.engine.lease import Lease
-from ulak.engine.results import read_payload
+from ulak.engine.reads import read_payload
 from ulak.engine.runner import read_error, read_return
 from ulak.engine.telemetry import Listeners, commit_one
 from ulak.engine.view import Job
