@@ -160,22 +160,15 @@ def build(flow: Flow[Any]) -> Table:
     checks.check(flow)
     roles = checks.roles_of(flow)
     places = {state: _place(flow, state, role) for state, role in roles.items()}
+    stages = flow.declared.stages
     undo_lanes = {
-        stage.state: lane_of(
-            flow.queue,
-            pool_of(stage.undo_function),
-            flow.name,
-            flow.version,
-            stage.state,
-            fair=flow.fair,
-        )
-        for stage in flow.declared.stages
+        stage.state: _lane(flow, stage, flow.queue, pool_of(stage.undo_function))
+        for stage in stages
         if stage.undo_function is not None
     }
-    lifecycle = flow.lifecycle
-    retry_to = lifecycle.retry_to
+    retry_to = flow.lifecycle.retry_to
     if retry_to is None:
-        retry_to = lifecycle.initial if undo_lanes else Same()
+        retry_to = flow.lifecycle.initial if undo_lanes else Same()
     return Table(
         places=places,
         legal=_legal(flow, roles, retry_to),
@@ -188,26 +181,18 @@ def build(flow: Flow[Any]) -> Table:
                 stage.during if stage.limit.of == "state" else None,
                 _slot_mark(stage, stage.state),
             )
-            for stage in flow.declared.stages
+            for stage in stages
             if stage.limit is not None
         },
-        rates={
-            slot_name(flow, stage): stage.rate.terms()
-            for stage in flow.declared.stages
-            if stage.rate is not None
-        },
+        rates={slot_name(flow, s): s.rate.terms() for s in stages if s.rate is not None},
         keyed=any(
             place.keys_slot or place.keys_rate or (place.rate is not None and not place.cost)
             for place in places.values()
         ),
         entries={
-            s.state: s.during
-            for s in flow.declared.stages
-            if s.during is not None and s.before_function is None
+            s.state: s.during for s in stages if s.during is not None and s.before_function is None
         },
-        keeps=frozenset(
-            s.state for s in flow.declared.stages if s.limit is not None and s.limit.of == "state"
-        ),
+        keeps=frozenset(s.state for s in stages if s.limit is not None and s.limit.of == "state"),
         straight=_straight(flow, places),
         lanes=frozenset(p.lane for p in places.values() if p.lane) | set(undo_lanes.values()),
         asks=flow.admission is not None or flow.max_waiting is not None,
@@ -242,11 +227,6 @@ def _place(flow: Flow[Any], state: str, role: Role) -> Place:
     moves = moves_of(flow.lifecycle)
     wait = next((w for w in flow.declared.waits if w.state == state), None)
     deadline = None if wait is None else wait.deadline
-    if role in FINAL:
-        return Place(
-            state, role, wait=wait, is_final=True,
-            deadline_us=None if deadline is None else micros(deadline),
-        )  # fmt: skip
     gate = next((g for g in flow.declared.gates if g.state == state), None)
     if gate is not None:
         deadline = gate.deadline
@@ -254,7 +234,7 @@ def _place(flow: Flow[Any], state: str, role: Role) -> Place:
     if stage is None:
         return Place(
             state, role, gate=gate, wait=wait, awaits=wait.signal if wait else None,
-            deadline_us=None if deadline is None else micros(deadline),
+            deadline_us=None if deadline is None else micros(deadline), is_final=role in FINAL,
         )  # fmt: skip
     origin = stage.during or stage.state
     enters = None
@@ -275,14 +255,7 @@ def _place(flow: Flow[Any], state: str, role: Role) -> Place:
         ways=ways,
         during=stage.during if state == stage.state and enters is None else None,
         enters=enters,
-        lane=lane_of(
-            stage.queue or flow.queue,
-            stage.pool,
-            flow.name,
-            flow.version,
-            stage.state,
-            fair=flow.fair,
-        ),
+        lane=_lane(flow, stage, stage.queue or flow.queue, stage.pool),
         slot=None if limit is None else _slot_mark(stage, state) + slot_name(flow, stage),
         rate=None if rate is None else slot_name(flow, stage),
         cost=rate.cost if rate is not None and isinstance(rate.cost, int) else 0,
@@ -294,6 +267,10 @@ def _place(flow: Flow[Any], state: str, role: Role) -> Place:
         undo_wait_us=micros(stage.timeout if stage.undo_wait is None else stage.undo_wait),
         has_undo=stage.undo_function is not None,
     )
+
+
+def _lane(flow: Flow[Any], stage: Stage[Any, Any], queue: str, pool: str) -> str:
+    return lane_of(queue, pool, flow.name, flow.version, stage.state, fair=flow.fair)
 
 
 def _slot_mark(stage: Stage[Any, Any], state: str) -> str:
@@ -309,9 +286,7 @@ def _legal(
     lifecycle = flow.lifecycle
     legal = {(a, b) for a, ways in moves_of(flow.lifecycle).items() for b in ways}
     unfinished = {s for s, role in roles.items() if role not in FINAL}
-    ends = {lifecycle.held, lifecycle.failed, lifecycle.cancelled, lifecycle.expired}
-    ends |= {s for s in (lifecycle.undoing, lifecycle.undone) if s is not None}
-    legal |= {(a, b) for a in unfinished for b in ends if a != b}
+    legal |= {(a, b) for a in unfinished for b in ends_of(lifecycle) if a != b}
     workable = {s for s, role in roles.items() if role in (READY, BUSY, WAITING, HELD)}
     workable -= {lifecycle.held}
     if any(s.undo_function is not None for s in flow.declared.stages):
