@@ -56,14 +56,9 @@ def answer(
     commit_id: bytes,
     roles: Collection[str] | None = None,
 ) -> Change | None:
-    """Return the change that an act makes, or None when the clock has nothing to do yet.
-
-    Nobody has leased the job. `roles` are those of the actor; None when the caller vouches for
-    them.
-
-    Raises:
-        TransitionNotAllowed: the lifecycle or a guard says no, and why.
-    """
+    """Return the change that an act makes, or None when the clock has nothing to do yet. Nobody has
+    leased the job. `roles` are those of the actor; None when the caller vouches for them.
+    `TransitionNotAllowed`: the lifecycle or a guard says no, and why."""
     must_know(flow, job)
     draft = Draft(flow, job, now, commit_id=commit_id, actor=asked.actor)
     if isinstance(asked, Elapsed):
@@ -102,10 +97,8 @@ def lacks(flow: Flow[Any], missing: str) -> str:
 
 def approval(flow: Flow[Any], job: JobRow) -> str | None:
     """Return the choice that approves at the gate of a job; None if a release lets the job go on.
-
     It is the only choice that refuses nothing, or, of several, the one called `approve`. If nobody
-    is asked, or none of the choices is that one, `TransitionNotAllowed` is raised.
-    """
+    is asked, or none of the choices is that one, `TransitionNotAllowed` is raised."""
     must_know(flow, job)
     place = flow.table.places[job.state]
     if place.gate is None:
@@ -343,11 +336,8 @@ def can_be_taken(job: JobRow, now: Instant) -> bool:
 
 
 def taken(flow: Flow[Any], job: JobRow, now: Instant, *, worker: str, commit_id: bytes) -> Change:
-    """Return the change that leases a job to a worker, entering its busy state on the way.
-
-    It is guarded by the version: of two workers that take the job, or take and claim it, one has
-    it.
-    """
+    """Return the change that leases a job to a worker, entering its busy state on the way. It is
+    guarded by the version: of two workers that take the job, or take and claim it, one has it."""
     draft = Draft(flow, job, now, commit_id=commit_id, actor=worker)
     busy = flow.table.entries.get(job.state) if job.role == READY else None
     if busy is not None:

@@ -96,9 +96,7 @@ def find_waiting(flow: Flow[Any], tenant: str, others: tuple[Flow[Any], ...] = (
 
 def judge(flow: Flow[Any], row: JobRow, read: Callable[[], Any], waiting: int) -> None:
     """Raise `Overloaded` for a new job that its flow does not take now, with so many `waiting`.
-
-    `read` returns its payload. `BadInput`: the flow's own rule cannot be used for this job.
-    """
+    `read` returns its payload. `BadInput`: the flow's own rule cannot be used for this job."""
     if flow.max_waiting is not None and waiting >= flow.max_waiting:
         raise refusal(
             f"{flow.name}: {waiting} jobs of this tenant are waiting, and {flow.max_waiting} may",

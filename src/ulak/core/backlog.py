@@ -83,11 +83,8 @@ class Backlog:
 
 
 def add_up(standing: Standing, queues: Mapping[str, str]) -> list[Backlog]:
-    """Return the counts of lanes by flow and queue.
-
-    `queues` has the queue of a flow where it is not its name. Held and ended jobs are in no lane:
-    they count for that one.
-    """
+    """Return the counts of lanes by flow and queue. `queues` has the queue of a flow where it is
+    not its name. Held and ended jobs are in no lane: they count for that one."""
     jobs: defaultdict[Place, Counter[str]] = defaultdict(Counter)
     more: defaultdict[Place, set[str]] = defaultdict(set)
     ended: Counter[Place] = Counter()

@@ -71,9 +71,7 @@ def decide(
     commit_id: bytes,
 ) -> Change:
     """Return the change that the end of a run makes; the job must be leased.
-
-    `TransitionNotAllowed`: the outcome asks for a move that the table lacks.
-    """
+    `TransitionNotAllowed`: the outcome asks for a move that the table lacks."""
     if facts.asked is None and is_plain(outcome) and job.role != UNDOING and not facts.notes:
         target = flow.table.straight.get(job.state)
         if target is not None and job.dedup_key is None:
@@ -123,10 +121,9 @@ def decide(
 
 
 def lapse_answer(flow: Flow[Any], job: JobRow) -> Outcome | None:
-    """Return how a run that was lost with its worker counts, or None when it is simply run again.
-
-    A worker that dies is not the fault of its job, until it dies too often: lapses are no attempts.
-    """
+    """Return how a run that was lost with its worker counts, or None when it is simply run again. A
+    worker that dies is not the fault of its job, until it dies too often: lapses are no
+    attempts."""
     if job.lapses >= flow.max_lapses:
         return Held(
             kinds.WORKER_DIED,
@@ -281,10 +278,8 @@ def move_straight(
     job: JobRow, target: Place, now: Instant, *, facts: RunFacts, commit_id: bytes
 ) -> Change:
     """Return the change that moves a job to a place of `Table.straight`, and nothing besides.
-
     `decide` would return the same, by way of a draft (tests/unit/core/test_straight.py compares
-    them). Measured on CPython 3.11: 6 us instead of 11, of the 75 that a no-op job took then.
-    """
+    them). Measured on CPython 3.11: 6 us instead of 11, of the 75 that a no-op job took then."""
     worker, seq = facts.worker, job.seq + 1
     is_ready = target.role == READY
     keep = is_ready and facts.may_keep is not None and facts.may_keep(target)

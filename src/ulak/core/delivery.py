@@ -66,11 +66,8 @@ def judge(
     give_up_at: Instant | None,
     seed: bytes,
 ) -> Verdict:
-    """Decide when a failed delivery is tried again, if at all.
-
-    `tries` have failed before, its time is over at `give_up_at`, and the jitter is drawn from
-    `seed`.
-    """
+    """Decide when a failed delivery is tried again, if at all. `tries` have failed before, its time
+    is over at `give_up_at`, and the jitter is drawn from `seed`."""
     if isinstance(error, Refused):
         state = DEAD if error.dead else REFUSED
         return Verdict(state, now, True, clean(error.why) or "refused")
@@ -105,10 +102,8 @@ def judge_events(
     error: BaseException, terms: Terms, now: Instant, *, tries: int, jobs: int, seed: bytes
 ) -> Verdict:
     """Decide when the events of a job are handed to a follower again, as one of so many `jobs`.
-
     Which job of several was at fault is not known. So each of them is tried again alone, at once,
-    and has spent nothing.
-    """
+    and has spent nothing."""
     verdict = judge(error, terms, now, tries=tries, give_up_at=None, seed=seed)
     if jobs == 1 or isinstance(error, RetryLater):
         return verdict

@@ -232,7 +232,6 @@ class Flow(Generic[P]):
 
     Args:
         name: Stored with every job; renaming a flow orphans its jobs.
-        lifecycle: The table.
         payload: A dataclass, msgspec or pydantic class, or nothing for plain JSON.
         version: Stored with every job. An old job finishes by the version it started with.
         queue: The queue of its stages, by default the flow's name.
@@ -385,7 +384,6 @@ class Flow(Generic[P]):
         result, or a `Goto`, `Hold` or `RetryLater`; it raises to fail.
 
         Args:
-            state: The state it leaves.
             during: A state of its own while it runs, entered durably before the function starts.
             to: Where it goes; may be left out when the table leaves one way.
             retry: Replaces the flow's `retry`.
@@ -430,7 +428,6 @@ class Flow(Generic[P]):
         """Declare a question to a person, asked in `state` and answered by `engine.decide`.
 
         Args:
-            state: Where the job waits for the answer.
             choices: The possible answers and the state each leads to.
             data: What the answer may carry.
             by: The roles that may answer; empty means anyone.

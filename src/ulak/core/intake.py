@@ -136,9 +136,7 @@ def check_submission(submission: Submission) -> None:
 
 def keys_of(flow: Flow[Any], payload: Any) -> str | None:
     """Return the keys and costs of a payload as `jobs.keys` holds them; None when there are none.
-
-    `BadInput`: a key is no text that can be stored, or a cost is more than its bucket holds.
-    """
+    `BadInput`: a key is no text that can be stored, or a cost is more than its bucket holds."""
     found: dict[str, dict[str, str | int]] = {}
     for stage in flow.declared.stages:
         own: dict[str, str | int] = {}

@@ -221,20 +221,16 @@ EVERY_TENANT = "/*"
 def lane_of(
     queue: str, pool: str, flow: str, version: int, stage: str, *, fair: bool = False
 ) -> str:
-    """Name the line a job stands in: a worker serves whole lanes, a claim reads one range each.
-
-    It names the stage, so that a version of the flow without that stage does not find the job. The
-    jobs of a fair flow stand in a lane for each tenant; what is named then is their family.
-    """
+    """Name the line a job stands in: a worker serves whole lanes, a claim reads one range each. It
+    names the stage, so that a version of the flow without that stage does not find the job. The
+    jobs of a fair flow stand in a lane for each tenant; what is named then is their family."""
     return f"{queue}/{pool}/{flow}@{version}#{stage}{EVERY_TENANT if fair else ''}"
 
 
 def lane_before(lane: str) -> str:
     """Return the lane that a job of this one had in the release before, which named no stage.
-
     Stages of a flow that share queue and pool have one. Workers serve it too, and tenants' turns
-    are counted by it.
-    """
+    are counted by it."""
     # A tenant may have any name, one with the same sign too.
     queue, pool, flow, *tenant = lane.split("/", 3)
     return "/".join((queue, pool, flow.partition("#")[0], *tenant))

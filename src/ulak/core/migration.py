@@ -39,11 +39,9 @@ class Migration:
     """The flow in the version that is left, if this program declares it."""
 
     def concerns(self, state: str, role: str) -> bool:
-        """Tell whether a job of the old version in this state may be moved.
-
-        Within one version only what this program lacks may be: everything else has ways of its
-        own, and a second run of the same map must find nothing to do.
-        """
+        """Tell whether a job of the old version in this state may be moved. Within one version only
+        what this program lacks may be: everything else has ways of its own, and a second run of the
+        same map must find nothing to do."""
         is_same = self.from_version == self.target.version
         return not (is_same and knows(self.target.table, state, role))
 
@@ -110,17 +108,10 @@ def migrated(
     keys: str | None,
     results: Iterable[Result] = (),
 ) -> Change:
-    """Return the change that moves a job of the old version, guarded by the job's version.
-
-    Args:
-        job: The job as it was read; nobody has leased it.
-        keys: What `keys_of` of the target makes of its payload.
-        results: What its stages have left. Those of a mapped state are written once more, under
-            the name of the new one.
-
-    Raises:
-        TransitionNotAllowed: the job owes or names what the target lacks.
-    """
+    """Return the change that moves a job of the old version, guarded by the job's version. Nobody
+    has leased the job; `keys` are what `keys_of` of the target makes of its payload. The `results`
+    of a mapped state are written once more, under the name of the new one. `TransitionNotAllowed`:
+    the job owes or names what the target lacks."""
     flow, table = migration.target, migration.target.table
     place = table.places[migration.states[job.state]]
     _must_fit_job(migration, job, place)

@@ -150,12 +150,10 @@ def _when_shown(shown: datetime, zone: ZoneInfo, *, fold: int) -> Instant | None
 def dates_due(
     rule: Rule, catch_up: str, next_at: Instant, now: Instant, *, most: int
 ) -> tuple[list[Instant], Instant]:
-    """Return which dates to run, and the first date that is left for later.
-
-    `next_at` is the first date that nobody has seen to, and it has come. `all` runs every date
-    from there until now, at most so many at a time; `last` runs the latest of them; `none` runs
-    the latest unless it is late.
-    """
+    """Return which dates to run, and the first date that is left for later. `next_at` is the first
+    date that nobody has seen to, and it has come. `all` runs every date from there until now, at
+    most so many at a time; `last` runs the latest of them; `none` runs the latest unless it is
+    late."""
     if catch_up == "all":
         dates, following = [next_at], next_after(rule, next_at)
         while following <= now and len(dates) < most:
@@ -169,10 +167,8 @@ def dates_due(
 
 
 def _latest(rule: Rule, since: Instant, now: Instant) -> tuple[Instant, Instant]:
-    """Return the last date until now, `since` or later, and the first one after now.
-
-    Looks back from now, further each time: after a long outage nobody walks over every minute.
-    """
+    """Return the last date until now, `since` or later, and the first one after now. Looks back
+    from now, further each time: after a long outage nobody walks over every minute."""
     found, back = since, LATE
     while (start := now - back) > since:
         if (date := next_after(rule, start)) <= now:

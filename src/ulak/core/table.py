@@ -119,10 +119,8 @@ def needs_of(place: Place, tenant: str, keys: str | None) -> Needs:
 
 def find_missing(table: Table, job: JobRow) -> str | None:
     """Return the state or the stage of a job that this version of its flow lacks, if there is one.
-
     A program of another version has put it there. Such a job is left to programs that know its
-    state.
-    """
+    state."""
     if not knows(table, job.state, job.role):
         return job.state
     if not job.started and job.undo_to is None:

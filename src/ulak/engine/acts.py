@@ -361,14 +361,9 @@ def decision(
     now: Instant,
     data: object = None,
 ) -> Decide | Release:
-    """Return the answer at the gate of a job, its data as the gate declares.
-
-    Without a choice it is the approval; that of a held job is its release.
-
-    Raises:
-        TransitionNotAllowed: nobody is asked here, or nobody can tell which choice approves.
-        BadInput: the data is not what the gate declares.
-    """
+    """Return the answer at the gate of a job, its data as the gate declares; without a choice it is
+    the approval, for a held job its release. `TransitionNotAllowed`: nobody is asked here, or
+    nobody can tell which choice approves. `BadInput`: the data is not what the gate declares."""
     if choice is None:
         choice = approval(flow, row)
     if choice is None:

@@ -136,10 +136,8 @@ class Bulk:
         return Counted(count, token, to_datetime(expires))
 
     def do(self, act: BulkAct, actor: Actor, *, token: str) -> BulkDone:
-        """Do it to everything that the filter matches now, at most to 10,000 jobs.
-
-        `BadInput`: the token is old, or was given for something else.
-        """
+        """Do it to everything that the filter matches now, at most to 10,000 jobs. `BadInput`: the
+        token is old, or was given for something else."""
         _check(act)
         self._kernel.open()
         self._must_confirm(act, actor, token)

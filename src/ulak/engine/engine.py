@@ -273,8 +273,6 @@ class Engine(Acts, Transactions):
         Args:
             flow: A flow, or a job function, or one with its arguments (`function.bind(...)`).
             arguments: The payload of the flow, or the arguments of the function.
-            tenant: Whose job it is.
-            actor: Who submits it.
             priority: 0 is the most urgent of 0..3.
             after: Do not begin before this has passed.
             expires: End it as expired when it is not finished by then.

@@ -84,10 +84,8 @@ class JobFunction(Generic[A, R_co]):
         return Call(self.flow, {"args": list(args), "kwargs": dict(kwargs)})
 
     def bind_plain(self, arguments: Any) -> Call:
-        """Bind arguments as JSON carries them: an object by name, an array by position.
-
-        `BadInput`: the function cannot be called with them, or not with their types.
-        """
+        """Bind arguments as JSON carries them: an object by name, an array by position. `BadInput`:
+        the function cannot be called with them, or not with their types."""
         bind: Callable[..., Call] = self.bind
         if arguments is None:
             call = bind()

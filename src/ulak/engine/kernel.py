@@ -255,11 +255,9 @@ class Kernel:
         return flow, fit(flow, payload)
 
     def accept(self, jobs: Sequence[NewJob]) -> list[Added]:
-        """Store the new jobs of one call, in few transactions, and wait for it.
-
-        `Overloaded`: their flow takes none of them now, or the intake is full. `UnknownOutcome`: a
-        transaction was not acknowledged in time; it names every job.
-        """
+        """Store the new jobs of one call, in few transactions, and wait for it. `Overloaded`: their
+        flow takes none of them now, or the intake is full. `UnknownOutcome`: a transaction was not
+        acknowledged in time; it names every job."""
         flow = find_asking(self, jobs)
         if flow is not None and not jobs[0].is_admitted:
             must_admit(self, flow, jobs)
@@ -276,9 +274,8 @@ class Kernel:
 
     def acting_on(self, connection: Any, verb: str, work: Callable[[Store], T]) -> T:
         """Do something with the store, or with its verbs inside a caller's own transaction.
-
-        `BadInput`: the connection cannot be used. `NotSupported`: nor can any. Nothing was changed.
-        """
+        `BadInput`: the connection cannot be used. `NotSupported`: nor can any. Nothing was
+        changed."""
         if connection is None:
             return work(self.open().store)
         guest = caller.find_guest(self.store, verb)
@@ -308,11 +305,8 @@ class Kernel:
         )
 
     def on_ring(self, ring: Callable[[], None]) -> Callable[[], None]:
-        """Have `ring` called whenever a job may have become due; return the undo.
-
-        From the first time on the store is listened to, which costs something; `store.on_move`
-        tells of moves.
-        """
+        """Have `ring` called whenever a job may have become due; return the undo. From the first
+        time on the store is listened to, which costs something; `store.on_move` tells of moves."""
         self._rings.append(ring)
         with self._lock:
             if not self._is_listening:

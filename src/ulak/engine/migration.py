@@ -68,11 +68,8 @@ class Migrated:
 def migrate(
     kernel: Kernel, wanted: StateMap, *, actor: str, note: str = "", dry_run: bool = False
 ) -> Migrated:
-    """Move the jobs of a version by a map; a dry run only looks.
-
-    `BadInput`: the map cannot be followed; nothing was changed. `StoreError`: what was moved so far
-    stays moved.
-    """
+    """Move the jobs of a version by a map; a dry run only looks. `BadInput`: the map cannot be
+    followed; nothing was changed. `StoreError`: what was moved so far stays moved."""
     must_act(actor, note)
     migration = _plan(kernel, wanted)
     work = _Work(kernel, migration, actor=actor, note=note, dry_run=dry_run)

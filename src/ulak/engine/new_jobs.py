@@ -32,9 +32,7 @@ def make_job(
     trace: str | None = None,
 ) -> NewJob:
     """Make the records of a new job without storing them; `BadInput` if something cannot be used.
-
-    Its dedup key is the flow's own unless the submission has one.
-    """
+    Its dedup key is the flow's own unless the submission has one."""
     dedup_key = submission.dedup_key
     try:
         if dedup_key is None:
@@ -84,9 +82,7 @@ def find_asking(kernel: Kernel, jobs: Sequence[NewJob]) -> Flow[Any] | None:
 
 def must_admit(kernel: Kernel, flow: Flow[Any], jobs: Sequence[NewJob]) -> None:
     """Raise `Overloaded` for the jobs of one call when the flow does not take one that is new.
-
-    `BadInput`: the flow's own rule cannot be used for one of them. Nothing was stored.
-    """
+    `BadInput`: the flow's own rule cannot be used for one of them. Nothing was stored."""
     store, tenant = kernel.store, jobs[0].row.tenant
     waiting = store.count_waiting(find_waiting(flow, tenant, _others(kernel, flow)))
     most = flow.max_waiting

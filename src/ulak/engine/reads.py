@@ -68,15 +68,12 @@ class Reads:
     @overload
     def result(self, job: str) -> Any: ...
     def result(self, job: Job[Any] | str) -> Any:
-        """Return what the last stage that returned something has returned, or None.
+        """Return what the last stage that returned something has returned, or None, as the type
+        that the stage, or the job function, says it returns.
 
-        It is read as the type that the stage, or the job function, says it returns.
-
-        Raises:
-            JobFailed: it failed, was cancelled or expired.
-            TransitionNotAllowed: it has not ended (`not-finished`), or this program does not
-                declare its flow.
-            BadInput: what is stored is not of that type.
+        `JobFailed`: it failed, was cancelled or expired. `TransitionNotAllowed`: it has not ended
+        (`not-finished`), or this program does not declare its flow. `BadInput`: what is stored is
+        not of that type.
         """
         job_id = job if isinstance(job, str) else job.id
         row = must_have_succeeded(self.kernel, job_id)
@@ -150,9 +147,7 @@ REST_PER_LOOK: Final = 3.0
 
 class Waiting:
     """One wait for one job: `look` until there is an answer, `rest_s` and `pause_s` in between.
-
-    `ring` is called from any thread when it is time to look again.
-    """
+    `ring` is called from any thread when it is time to look again."""
 
     def __init__(
         self,
@@ -193,10 +188,8 @@ class Waiting:
         return max(0.0, pause)
 
     def look(self) -> Job[Any] | None:
-        """Return the job if it has come so far, else None. Blocks while the store is read.
-
-        A store that does not answer is tried again at the next look. Raises as `Engine.wait` does.
-        """
+        """Return the job if it has come so far, else None. Blocks while the store is read. A store
+        that does not answer is tried again at the next look. Raises as `Engine.wait` does."""
         began = time.monotonic()
         job = self._read()
         self._looks += 1
@@ -317,9 +310,7 @@ def read_decision(data: bytes, gate: Gate[Any]) -> Decision[Any]:
 
 def read_payload(flow: Flow[Any], payload: Payload) -> Any:
     """Decode a payload, through the flow's `upgrade` when it was stored in an older shape.
-
-    `PayloadUnreadable`: it does not fit the declared type.
-    """
+    `PayloadUnreadable`: it does not fit the declared type."""
     kind = Any if flow.payload is None else flow.payload
     try:
         if payload.schema == flow.schema or flow.upgrade is None:

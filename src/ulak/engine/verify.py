@@ -84,11 +84,9 @@ class Finding:
 
 
 def verify(kernel: Kernel) -> list[Finding]:
-    """Look at everything and answer what is wrong; an empty list means that nothing is.
-
-    Jobs of flows or versions that this program does not declare are checked for what needs no
-    table. The cost is a few reads per job.
-    """
+    """Look at everything and answer what is wrong; an empty list means that nothing is. Jobs of
+    flows or versions that this program does not declare are checked for what needs no table. The
+    cost is a few reads per job."""
     kernel.open()
     return list(_Verifier(kernel).findings())
 

@@ -93,10 +93,8 @@ class Why:
 
 
 def why(kernel: Kernel, job_id: str, *, tenant: str | None = None) -> Why:
-    """Return why a job stands where it stands; `JobNotFound` if there is none.
-
-    With a tenant no job of another one is named.
-    """
+    """Return why a job stands where it stands; `JobNotFound` if there is none. With a tenant no job
+    of another one is named."""
     return _Look(kernel, kernel.get_row(job_id), tenant).answer()
 
 
@@ -432,10 +430,8 @@ class _Look:
 
 
 def overdue_s(row: JobRow, flow: Flow[Any] | None, now: Instant) -> float:
-    """Return for how long the run of a leased job must have ended; 0 while it may still run.
-
-    A run past its timeout ends or leaves an `overran` line (`has_overrun`).
-    """
+    """Return for how long the run of a leased job must have ended; 0 while it may still run. A run
+    past its timeout ends or leaves an `overran` line (`has_overrun`)."""
     place = None if flow is None else flow.table.places.get(row.state)
     if flow is not None and row.role == UNDOING and row.started:
         place = flow.table.places.get(row.started.split()[-1])
