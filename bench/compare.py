@@ -1,8 +1,8 @@
 """`python -m bench.compare COMMIT [MEASURE ...]`: this tree's speed against that of a commit.
 
-Each tree is measured by its own benchmarks, since names change, each time in a process of its own,
-in turns; the figure is the median of the ratios of the pairs. Above 1, this tree is quicker. With
-`--runs`, each side of a pair is the quickest of some runs in turns: other programs only slow it down.
+Each tree is measured by its own benchmarks, since names change, each time in a process of its
+own, in turns; the figure is the median of the ratios of the pairs. Above 1, this tree is quicker.
+With `--runs`, each side of a pair is the quickest of some runs: a neighbour only slows it down.
 """
 
 from __future__ import annotations
