@@ -10,6 +10,7 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, Field
 
 from ulak.clock import Duration, seconds
+from ulak.core import checks
 from ulak.core.flow import Flow, Gate, Stage
 from ulak.core.lifecycle import Role, moves_of
 from ulak.core.policy import SUBMITTER
