@@ -3,12 +3,11 @@
 Everything a program needs is named here; what is not named here may change without notice.
 """
 
-from ulak.core.decision import Decision
 from ulak.core.flow import Flow
 from ulak.core.lifecycle import SAME, Lifecycle
 from ulak.core.outcome import Goto, Hold, Refused, RetryLater
 from ulak.core.policy import SUBMITTER, Backoff, Dedup, Limit, Rate, Until
-from ulak.core.run import Run, Stopped
+from ulak.core.run import Decision, Run, Stopped
 from ulak.engine.engine import Engine
 from ulak.engine.function import OnEnd
 from ulak.engine.ports import WorkerSettings

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ulak import Flow, Lifecycle
-from ulak.core.draft import proof_body
+from ulak.core.change import proof_body
 from ulak.engine.verify import PROOF_MISSING
 from ulak.store.memory import MemoryStore
 from ulak.store.protocol import ClaimRequest, Want

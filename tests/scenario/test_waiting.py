@@ -14,7 +14,7 @@ import pytest
 import ulak
 import ulak.web
 from tests.scenario.doubles import SOON, Double, engine_on, eventually, settings, store_of
-from ulak.engine import waiting
+from ulak.engine import reads
 from ulak.engine.engine import Engine
 from ulak.errors import StoreError, WriteRefused
 from ulak.store.sqlite import wakeup
@@ -66,8 +66,8 @@ def waiting_for(wait: Wait, engine: Engine, job: str) -> Iterator[list[str]]:
 @pytest.fixture
 def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks by itself: without a ring everybody waits for an hour."""
-    monkeypatch.setattr(waiting, "POLL_S", HOUR_S)
-    monkeypatch.setattr(waiting, "SECOND_LOOK_S", HOUR_S)
+    monkeypatch.setattr(reads, "POLL_S", HOUR_S)
+    monkeypatch.setattr(reads, "SECOND_LOOK_S", HOUR_S)
     monkeypatch.setattr(wakeup, "RENEW_MS", int(HOUR_S * 1000))
 
 

@@ -11,7 +11,7 @@ import pytest
 import ulak.web
 from tests.web.people import Known, as_
 from ulak import Flow, Lifecycle, Limit
-from ulak.engine.documents import JOB_FIELDS
+from ulak.engine.view import JOB_FIELDS
 from ulak.web import schemas
 from ulak.web.routes import jobs
 

@@ -10,8 +10,8 @@ from typing import Final, Literal
 
 from ulak.auth.principal import ANONYMOUS, ROLES, SCOPES, AccessScope, Principal, Scopes, holders
 from ulak.clock import Instant, to_datetime
+from ulak.core.bounds import storable_key
 from ulak.core.event import ENGINE
-from ulak.core.keys import storable_key
 from ulak.errors import BadInput, Forbidden, Unauthenticated
 from ulak.store.credentials import KEY
 from ulak.store.protocol import CredentialRow

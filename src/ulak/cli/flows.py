@@ -10,9 +10,9 @@ import typer
 from ulak.clock import rfc3339
 from ulak.core.flow import Flow
 from ulak.engine import migration
-from ulak.engine.documents import job_document
 from ulak.engine.engine import Engine
 from ulak.engine.schedules import Schedule, ScheduleTick
+from ulak.engine.view import job_document
 from ulak.errors import BadInput, JobNotFound
 from ulak.kit.commands import output as out
 from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, in_force, load, reading

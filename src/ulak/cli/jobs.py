@@ -17,9 +17,8 @@ from ulak.clock import rfc3339, to_datetime
 from ulak.core.backlog import Backlog
 from ulak.core.job import Request
 from ulak.core.lifecycle import CLAIMABLE, ROLES
-from ulak.engine.documents import backlog_document, event_document, job_document
 from ulak.engine.engine import Engine
-from ulak.engine.view import Job, TrailEvent
+from ulak.engine.view import Job, TrailEvent, backlog_document, event_document, job_document
 from ulak.errors import TransitionNotAllowed
 from ulak.ids import from_text
 from ulak.kit.commands import output as out

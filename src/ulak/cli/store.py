@@ -11,7 +11,7 @@ import typer
 
 from ulak.cli import spans
 from ulak.clock import micros, rfc3339, to_datetime
-from ulak.engine.documents import delivery_document
+from ulak.engine.view import delivery_document
 from ulak.errors import BadInput, NotFound
 from ulak.idempotency.guard import Guard
 from ulak.kit.commands import output as out

@@ -13,14 +13,12 @@ from typing import Any, Final
 from ulak.clock import Instant, rfc3339, to_datetime
 from ulak.core import event as kinds
 from ulak.core import undo
-from ulak.core.arrival import INDIRECT, enter
 from ulak.core.bounds import must_be_short
-from ulak.core.change import EVERY_STAGE, RELEASED_ACT, RETRIED_ACT, Change
+from ulak.core.change import EVERY_STAGE, RELEASED_ACT, RETRIED_ACT, Change, Draft, frees_key
 from ulak.core.checks import refusals_of
-from ulak.core.draft import Draft, frees_key
 from ulak.core.flow import Flow, Gate, names
-from ulak.core.job import JobRow, Result
-from ulak.core.lifecycle import FAILED, FINAL, HELD, UNDOING, WAITING, Same
+from ulak.core.job import OF_STATE, JobRow, Result
+from ulak.core.lifecycle import BUSY, CLAIMABLE, FAILED, FINAL, HELD, READY, UNDOING, WAITING, Same
 from ulak.core.outcome import (
     AddNote,
     Asked,
@@ -34,6 +32,7 @@ from ulak.core.outcome import (
 )
 from ulak.core.policy import SUBMITTER, Until
 from ulak.core.table import Place, enterable, find_missing
+from ulak.core.undo import INDIRECT, enter
 from ulak.errors import BadInput, TransitionNotAllowed
 from ulak.ids import to_text
 
@@ -41,11 +40,7 @@ APPROVE: Final = "approve"
 
 
 def must_act(actor: str, note: str) -> str:
-    """Refuse an act of nobody, since trails and the audit say who did what; return the actor.
-
-    Raises:
-        BadInput: nobody is named, or the note is too long.
-    """
+    """Return who acts, or raise `BadInput` if nobody is named or the note is too long."""
     if not actor:
         raise BadInput("say who acts: actor= must not be empty")
     must_be_short(note)
@@ -61,19 +56,9 @@ def answer(
     commit_id: bytes,
     roles: Collection[str] | None = None,
 ) -> Change | None:
-    """Return the change that an act makes, or None when the clock has nothing to do yet.
-
-    Args:
-        flow: The job's flow, in the job's version.
-        job: The job as it was read; nobody has leased it.
-        asked: The act.
-        now: The store's time.
-        commit_id: The identity of this write.
-        roles: The roles of whoever acts; None when the caller vouches for them.
-
-    Raises:
-        TransitionNotAllowed: the lifecycle or a guard says no, and why.
-    """
+    """Return the change that an act makes, or None when the clock has nothing to do yet. Nobody has
+    leased the job. `roles` are those of the actor; None when the caller vouches for them.
+    `TransitionNotAllowed`: the lifecycle or a guard says no, and why."""
     must_know(flow, job)
     draft = Draft(flow, job, now, commit_id=commit_id, actor=asked.actor)
     if isinstance(asked, Elapsed):
@@ -83,7 +68,7 @@ def answer(
     if isinstance(asked, AddNote):
         return _note(draft, asked)
     if job.role == UNDOING:
-        raise _no(job, "its undos are running; wait until they have ended")
+        raise refused(job, "its undos are running; wait until they have ended")
     if isinstance(asked, Decide):
         return _decide(draft, asked, roles)
     if isinstance(asked, Release):
@@ -96,14 +81,10 @@ def answer(
 
 
 def must_know(flow: Flow[Any], job: JobRow) -> None:
-    """Refuse a job in a state that this version of its flow lacks.
-
-    Raises:
-        TransitionNotAllowed: what is missing, and what would help.
-    """
+    """Raise `TransitionNotAllowed` for a job in a state that this version of its flow lacks."""
     missing = find_missing(flow.table, job)
     if missing is not None:
-        raise _no(job, lacks(flow, missing), code=kinds.STATE_UNKNOWN)
+        raise refused(job, lacks(flow, missing), code=kinds.STATE_UNKNOWN)
 
 
 def lacks(flow: Flow[Any], missing: str) -> str:
@@ -115,18 +96,14 @@ def lacks(flow: Flow[Any], missing: str) -> str:
 
 
 def approval(flow: Flow[Any], job: JobRow) -> str | None:
-    """Return which choice approves at the gate of a job; None of one that a release lets go on.
-
-    It is the only choice that refuses nothing, or, of several, the one that is called `approve`.
-
-    Raises:
-        TransitionNotAllowed: nobody is asked here, or nobody can tell which choice approves.
-    """
+    """Return the choice that approves at the gate of a job; None if a release lets the job go on.
+    It is the only choice that refuses nothing, or, of several, the one called `approve`. If nobody
+    is asked, or none of the choices is that one, `TransitionNotAllowed` is raised."""
     must_know(flow, job)
     place = flow.table.places[job.state]
     if place.gate is None:
         if job.role != HELD:
-            raise _no(job, "nothing is to be approved here")
+            raise refused(job, "nothing is to be approved here")
         return None
     refusals = refusals_of(flow, place.gate)
     willing = [choice for choice in place.gate.choices if choice not in refusals]
@@ -134,12 +111,13 @@ def approval(flow: Flow[Any], job: JobRow) -> str | None:
         return willing[0]
     if APPROVE in willing:
         return APPROVE
-    raise _no(
+    raise refused(
         job, f"which choice approves cannot be told; decide {names(list(place.gate.choices))}"
-    )  # fmt: skip
+    )
 
 
-def _no(job: JobRow, why: str, *, code: str | None = None) -> TransitionNotAllowed:
+def refused(job: JobRow, why: str, *, code: str | None = None) -> TransitionNotAllowed:
+    """Return the refusal of something that a job cannot do where it stands."""
     return TransitionNotAllowed(
         f'job {to_text(job.id)} is in "{job.state}" ({job.role}): {why}', code=code, state=job.state
     )
@@ -149,7 +127,7 @@ def _place(draft: Draft, state: str) -> Place:
     """Return where a job goes back to; it may have been held or failed in another program."""
     place = draft.table.places.get(state)
     if place is None:
-        raise _no(draft.row, lacks(draft.flow, state), code=kinds.STATE_UNKNOWN)
+        raise refused(draft.row, lacks(draft.flow, state), code=kinds.STATE_UNKNOWN)
     return enterable(draft.table, place)
 
 
@@ -159,9 +137,9 @@ def _decide(draft: Draft, asked: Decide, roles: Collection[str] | None) -> Chang
     if gate is None:
         asking = [g.state for g in draft.flow.declared.gates]
         where = f"gates are in {names(asking)}" if asking else "this flow has no gates"
-        raise _no(job, f"no decision is asked here; {where}")
+        raise refused(job, f"no decision is asked here; {where}")
     if asked.choice not in gate.choices:
-        raise _no(job, f'"{asked.choice}" is not a choice; say {names(list(gate.choices))}')
+        raise refused(job, f'"{asked.choice}" is not a choice; say {names(list(gate.choices))}')
     _must_be_allowed(job, gate, asked, roles)
     draft.results += (Result(job.id, job.round, gate.state, "", asked.data or b"null"),)
     draft.row = job._replace(has_results=1)
@@ -177,13 +155,13 @@ def _must_be_allowed(
     job: JobRow, gate: Gate[Any], asked: Decide, roles: Collection[str] | None
 ) -> None:
     if gate.by and roles is not None and not gate.by & set(roles):
-        raise _no(
+        raise refused(
             job, f"only {names(sorted(gate.by))} may decide here, {asked.actor} may not",
             code="not-permitted",
         )  # fmt: skip
     barred = {job.submitter if who is SUBMITTER else who for who in gate.not_by}
     if asked.actor in barred:
-        raise _no(
+        raise refused(
             job, f"{asked.actor} may not decide here; somebody else must", code="not-permitted"
         )
 
@@ -192,8 +170,8 @@ def _release(draft: Draft, asked: Release) -> Change:
     job, life = draft.row, draft.flow.lifecycle
     if job.role != HELD or job.state != life.held:
         if draft.table.places[job.state].gate is not None:
-            raise _no(job, "a decision is asked here; use decide")
-        raise _no(job, f'only a job in "{life.held}" can be released')
+            raise refused(job, "a decision is asked here; use decide")
+        raise refused(job, f'only a job in "{life.held}" can be released')
     if job.undo_to is not None:
         undo.resume(draft, kinds.RELEASED, asked.note, asked.because)
         _remember(draft, RELEASED_ACT, job.code)
@@ -217,11 +195,11 @@ def _remember(draft: Draft, kind: str, code: str | None) -> None:
 def _retry(draft: Draft, asked: Retry) -> Change:
     job, flow = draft.row, draft.flow
     if job.role != FAILED:
-        raise _no(job, "only a failed job can be retried")
+        raise refused(job, "only a failed job can be retried")
     if job.permanent and not flow.retries_permanent:
-        raise _no(job, f"it failed for good ({job.code}); submit a new job instead")
+        raise refused(job, f"it failed for good ({job.code}); submit a new job instead")
     if job.expires_at is not None and job.expires_at <= draft.now:
-        raise _no(
+        raise refused(
             job, f"its time ran out at {rfc3339(to_datetime(job.expires_at))}; submit a new job",
             code=kinds.TOO_LATE,
         )  # fmt: skip
@@ -229,7 +207,7 @@ def _retry(draft: Draft, asked: Retry) -> Change:
     if flow.operator_retry is not None:
         delay = flow.operator_retry.delay_us(job.round, job.id)
         if delay is None:
-            raise _no(
+            raise refused(
                 job, f"it was retried {job.round - 1} times, and this flow allows no more",
                 code="retries-spent",
             )  # fmt: skip
@@ -256,9 +234,9 @@ def _retry(draft: Draft, asked: Retry) -> Change:
 def _cancel(draft: Draft, asked: Cancel) -> Change:
     job, life = draft.row, draft.flow.lifecycle
     if job.role in FINAL:
-        raise _no(job, "it has already ended", code=kinds.TOO_LATE)
+        raise refused(job, "it has already ended", code=kinds.TOO_LATE)
     if job.undo_to is not None:
-        raise _no(job, "its undos are owed; release it to try them again")
+        raise refused(job, "its undos are owed; release it to try them again")
     draft.answers += (("cancel", ""),)
     undo.give_up(
         draft, life.cancelled, kind=kinds.CANCELLED, code=kinds.CANCELLED_CODE, message=asked.note
@@ -269,10 +247,10 @@ def _cancel(draft: Draft, asked: Cancel) -> Change:
 def _expire(draft: Draft, asked: Expire) -> Change:
     job, end = draft.row, draft.flow.lifecycle.expired
     if asked.state is not None and job.state != asked.state:
-        raise _no(job, f'only a job in "{asked.state}" was to expire')
+        raise refused(job, f'only a job in "{asked.state}" was to expire')
     if job.role in FINAL:
         if (job.state, end) not in draft.table.legal:
-            raise _no(job, f'nothing leads from here to "{end}"', code=kinds.TOO_LATE)
+            raise refused(job, f'nothing leads from here to "{end}"', code=kinds.TOO_LATE)
         draft.arrive(draft.table.places[end])
         # Why it failed, if it did, stays true.
         draft.row = draft.row._replace(
@@ -280,22 +258,18 @@ def _expire(draft: Draft, asked: Expire) -> Change:
         )
         if undo.ends_for_good(draft, end, kinds.EXPIRED):
             draft.row = draft.row._replace(code=kinds.EXPIRED_CODE, permanent=1)
-        draft.note(
-            kinds.EXPIRED, from_state=job.state, code=kinds.EXPIRED_CODE, message=asked.note
-        )  # fmt: skip
+        draft.note(kinds.EXPIRED, from_state=job.state, code=kinds.EXPIRED_CODE, message=asked.note)
     elif job.undo_to is not None:
-        raise _no(job, "its undos are owed; release it to try them again")
+        raise refused(job, "its undos are owed; release it to try them again")
     else:
-        undo.give_up(
-            draft, end, kind=kinds.EXPIRED, code=kinds.EXPIRED_CODE, message=asked.note
-        )  # fmt: skip
+        undo.give_up(draft, end, kind=kinds.EXPIRED, code=kinds.EXPIRED_CODE, message=asked.note)
     return draft.change()
 
 
 def _signal(draft: Draft, asked: Signal) -> Change:
     job, place = draft.row, draft.table.places[draft.row.state]
     if job.role != WAITING or job.awaits != asked.name or place.wait is None:
-        raise _no(job, f'it does not wait for "{asked.name}" now')
+        raise refused(job, f'it does not wait for "{asked.name}" now')
     draft.results += (Result(job.id, job.round, job.state, "", asked.data or b"null"),)
     draft.row = job._replace(has_results=1)
     target = draft.table.places[place.wait.to or job.state]
@@ -305,16 +279,13 @@ def _signal(draft: Draft, asked: Signal) -> Change:
 
 
 def _note(draft: Draft, asked: AddNote) -> Change:
-    draft.note(
-        asked.kind, from_state=draft.row.state, message=asked.note, details=asked.details
-    )  # fmt: skip
+    draft.note(asked.kind, from_state=draft.row.state, message=asked.note, details=asked.details)
     if asked.request is not None:
         draft.answers += ((kinds.NOTE, asked.request),)
     return draft.change()
 
 
 def _elapsed(draft: Draft) -> Change | None:
-    """Act on a deadline of the state first, then on the expiry of the job."""
     job, now = draft.row, draft.now
     if job.wake_at is None or job.wake_at > now or job.role == UNDOING:
         return None
@@ -336,7 +307,7 @@ def _deadline(draft: Draft) -> Change:
     asked = place.gate or place.wait
     to = (asked.on_expiry if asked is not None else None) or draft.flow.lifecycle.expired
     target = draft.table.places[to]
-    refused = place.gate is not None and to in {
+    is_refused = place.gate is not None and to in {
         place.gate.choices[choice] for choice in refusals_of(draft.flow, place.gate)
     }
     if job.role in FINAL:
@@ -346,9 +317,34 @@ def _deadline(draft: Draft) -> Change:
             code = kinds.EXPIRED_CODE
             draft.row = draft.row._replace(code=code, permanent=1)
         draft.note(kinds.WAITED, from_state=job.state, code=code)
-    elif refused and target.role != UNDOING:
+    elif is_refused and target.role != UNDOING:
         undo.give_up(draft, to, kind=kinds.WAITED, code=kinds.EXPIRED_CODE)
     else:
         code = kinds.EXPIRED_CODE if target.role in INDIRECT and target.gate is None else None
         enter(draft, target, kind=kinds.WAITED, code=code)
     return draft.change()
+
+
+def can_be_taken(job: JobRow, now: Instant) -> bool:
+    """Tell whether a claim could lease the job now: it is due, and nobody has it."""
+    return (
+        job.role in CLAIMABLE
+        and job.leased_by is None
+        and job.parked_on is None
+        and job.not_before <= now
+    )
+
+
+def taken(flow: Flow[Any], job: JobRow, now: Instant, *, worker: str, commit_id: bytes) -> Change:
+    """Return the change that leases a job to a worker, entering its busy state on the way. It is
+    guarded by the version: of two workers that take the job, or take and claim it, one has it."""
+    draft = Draft(flow, job, now, commit_id=commit_id, actor=worker)
+    busy = flow.table.entries.get(job.state) if job.role == READY else None
+    if busy is not None:
+        slot = job.slot
+        if slot is not None and job.state in flow.table.keeps:
+            slot = OF_STATE + slot
+        draft.row = job._replace(state=busy, role=BUSY, changed_at=now, slot=slot)
+    draft.note(kinds.TAKEN if busy is None else kinds.ENTERED, from_state=job.state)
+    draft.row = draft.row._replace(leased_by=worker, leased_at=now, token=job.token + 1, stood=1)
+    return draft.change(keep=True)

@@ -14,7 +14,6 @@ from ulak.core.job import JobRow, lane_for
 from ulak.errors import BadInput, Overloaded, UlakError
 
 EVERY_TENANT: Final = "*"
-"""The tenant of a stop that is for all of them."""
 
 MOST_COUNTED: Final = 10_000
 """`Intake.waiting` is exact up to this: to count a longer queue at every submit costs too much."""
@@ -67,16 +66,14 @@ class Ask(NamedTuple):
 
 
 def complaints(flow: Flow[Any]) -> Iterator[str]:
-    """Find what is wrong with the admission that a flow declares."""
     most, ask = flow.max_waiting, flow.admission
     if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
         yield f"max_waiting={most!r} would refuse every job; say how many may wait, 1 or more"
     initial = flow.lifecycle.initial
     if most is not None and initial not in {stage.state for stage in flow.declared.stages}:
-        yield (
-            f'max_waiting= counts the jobs that wait for the stage of "{initial}", and it has '
-            "none; declare one, or judge new jobs with admission="
-        )
+        text = f'max_waiting= counts the jobs that wait for the stage of "{initial}", and it has '
+        text += "none; declare one, or judge new jobs with admission="
+        yield text
     if ask is not None and (not callable(ask) or inspect.iscoroutinefunction(ask)):
         yield f"admission={ask!r} cannot be called at a submit; give a plain function of the intake"
 
@@ -98,18 +95,8 @@ def find_waiting(flow: Flow[Any], tenant: str, others: tuple[Flow[Any], ...] = (
 
 
 def judge(flow: Flow[Any], row: JobRow, read: Callable[[], Any], waiting: int) -> None:
-    """Refuse a new job that its flow does not take now.
-
-    Args:
-        flow: With `admission` or `max_waiting`.
-        row: The new job.
-        read: Returns its payload.
-        waiting: How many jobs of its tenant wait.
-
-    Raises:
-        Overloaded: saying when to try again.
-        BadInput: the flow's own rule cannot be used for this job.
-    """
+    """Raise `Overloaded` for a new job that its flow does not take now, with so many `waiting`.
+    `read` returns its payload. `BadInput`: the flow's own rule cannot be used for this job."""
     if flow.max_waiting is not None and waiting >= flow.max_waiting:
         raise refusal(
             f"{flow.name}: {waiting} jobs of this tenant are waiting, and {flow.max_waiting} may",
@@ -139,7 +126,6 @@ def stopped(stop: StopRow) -> Overloaded:
 
 
 def refusal(why: str, retry_after_us: int) -> Overloaded:
-    """Return the refusal of a new job."""
     wait = timedelta(microseconds=retry_after_us)
     return Overloaded(
         f"{why}; try again in {wait.total_seconds():g} s",

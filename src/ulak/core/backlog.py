@@ -18,7 +18,6 @@ PARKED: Final = "parked"
 LEASED: Final = "leased"
 
 Place = tuple[str, str]
-"""A flow and a queue."""
 
 MOST_COUNTED: Final = 10_000
 """So many jobs of a kind are counted."""
@@ -46,7 +45,6 @@ class EndCount(NamedTuple):
     role: str
     jobs: int
     first_at: Instant
-    """When the first of them did."""
 
 
 class Standing(NamedTuple):
@@ -55,9 +53,7 @@ class Standing(NamedTuple):
     at: Instant
     counts: list[LaneCount]
     oldest_due: Mapping[str, Instant]
-    """Since when a job of a lane has been due, by lane."""
     oldest_leased: Mapping[str, Instant]
-    """Since when a job of a lane has been leased, by lane."""
     ends: list[EndCount]
     """The last ones, `MOST_ENDS` at most, of the last minute."""
     totals: Mapping[tuple[str, str], int]
@@ -76,13 +72,10 @@ class Backlog:
     parked: int = 0
     leased: int = 0
     held: int = 0
-    """For a person to decide."""
     at_least: frozenset[str] = frozenset()
     """The kinds of which there are more than was counted; the others are exact."""
     oldest_due: datetime | None = None
-    """Since when the first of those that are due has been due."""
     oldest_leased: datetime | None = None
-    """Since when the first of those that are leased has been leased: of those that run."""
     ended_per_second: float = 0.0
     """In the last minute, or over the last 500 ends of all flows."""
     done_per_second: float = 0.0
@@ -90,13 +83,8 @@ class Backlog:
 
 
 def add_up(standing: Standing, queues: Mapping[str, str]) -> list[Backlog]:
-    """Return the counts of lanes by flow and queue.
-
-    Args:
-        standing: What a store has counted.
-        queues: The queue of a flow, where it is not its name. Held and ended jobs are in no lane:
-            they count for that one.
-    """
+    """Return the counts of lanes by flow and queue. `queues` has the queue of a flow where it is
+    not its name. Held and ended jobs are in no lane: they count for that one."""
     jobs: defaultdict[Place, Counter[str]] = defaultdict(Counter)
     more: defaultdict[Place, set[str]] = defaultdict(set)
     ended: Counter[Place] = Counter()
@@ -132,7 +120,6 @@ def add_up(standing: Standing, queues: Mapping[str, str]) -> list[Backlog]:
 
 
 def find_place(lane: str) -> Place:
-    """Return the flow and the queue of a lane."""
     return flow_of(lane), queue_of(lane)
 
 

@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ulak.clock import Duration, duration_complaint, micros
-from ulak.core import admission, on_end
+from ulak.core import admission
 from ulak.core.flow import Flow, Gate, Stage, names
 from ulak.core.lifecycle import (
     BUSY,
-    CANCELLED,
     DONE,
-    EXPIRED,
     FAILED,
     FINAL,
     HELD,
@@ -23,47 +21,34 @@ from ulak.core.lifecycle import (
     WAITING,
     Role,
     Same,
+    ends_of,
+    moves_of,
+    named_roles,
+    states_of,
 )
 from ulak.core.policy import Backoff, Until
 from ulak.errors import FlowError
+
+Complaints = Iterator[str]
 
 STORABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
 
 
 def check(flow: Flow[Any]) -> None:
-    """Go through a declaration once.
-
-    Raises:
-        FlowError: the first thing that cannot work, naming flow, state and cure.
-    """
+    """Raise `FlowError` for the first thing that cannot work, naming flow, state and cure."""
     for rule in _RULES:
         for complaint in rule(flow):
             raise FlowError(f"{flow.name}: {complaint}")
 
 
-def moves_of(flow: Flow[Any]) -> dict[str, tuple[str, ...]]:
-    """Return the declared moves; a single state may be written without its list."""
-    return {
-        state: (ways,) if isinstance(ways, str) else tuple(ways)
-        for state, ways in flow.lifecycle.moves.items()
-    }
-
-
-def ends_of(flow: Flow[Any]) -> frozenset[str]:
-    """The states to which every unfinished state may move without a line in the table."""
-    life = flow.lifecycle
-    named = (life.held, life.failed, life.expired, life.cancelled, life.undoing, life.undone)
-    return frozenset(s for s in named if s is not None)
-
-
 def roles_of(flow: Flow[Any]) -> dict[str, Role]:
     """Return every state of the flow with its role."""
     life = flow.lifecycle
-    roles: dict[str, Role] = dict.fromkeys(_states(flow), READY)
+    roles: dict[str, Role] = dict.fromkeys(states_of(flow.lifecycle), READY)
     roles.update({s.during: BUSY for s in flow.declared.stages if s.during is not None})
     roles.update({g.state: HELD for g in flow.declared.gates})
     roles.update({w.state: WAITING for w in flow.declared.waits})
-    roles.update(_declared_roles(flow))
+    roles.update(named_roles(flow.lifecycle))
     if life.undoing is not None:
         roles[life.undoing] = UNDOING
     return roles
@@ -71,40 +56,16 @@ def roles_of(flow: Flow[Any]) -> dict[str, Role]:
 
 def refusals_of(flow: Flow[Any], gate: Gate[Any]) -> frozenset[str]:
     """Return the choices of a gate that undo what was done."""
-    bad = {s for s, role in _declared_roles(flow).items() if role in FINAL and role != DONE}
+    bad = {s for s, role in named_roles(flow.lifecycle).items() if role in FINAL and role != DONE}
     undone = frozenset(choice for choice, to in gate.choices.items() if to in bad)
     return undone if gate.refusals is None else undone | gate.refusals
-
-
-def _declared_roles(flow: Flow[Any]) -> dict[str, Role]:
-    life = flow.lifecycle
-    roles: dict[str, Role] = dict.fromkeys(life.done_states(), DONE)
-    # A flow may have one state for cancelled and expired jobs, or its failed state for either.
-    roles |= {life.cancelled: CANCELLED, life.expired: EXPIRED, life.failed: FAILED}
-    roles[life.held] = HELD
-    if life.undone is not None:
-        roles[life.undone] = FAILED
-    return roles
-
-
-def _states(flow: Flow[Any]) -> list[str]:
-    """Every state, in the order the table first names it."""
-    seen = dict.fromkeys([flow.lifecycle.initial])
-    for state, ways in moves_of(flow).items():
-        seen.update(dict.fromkeys([state, *ways]))
-    seen.update(dict.fromkeys(flow.lifecycle.done_states()))
-    seen.update(dict.fromkeys(sorted(ends_of(flow))))
-    return list(seen)
-
-
-Complaints = Iterator[str]
 
 
 def _names_are_storable(flow: Flow[Any]) -> Complaints:
     for what, name in [("flow", flow.name), ("queue", flow.queue)]:
         if not STORABLE_NAME.fullmatch(name):
             yield f"{what} name {name!r} cannot be stored; use letters, digits and . _ : - (100)"
-    for state in _states(flow):
+    for state in states_of(flow.lifecycle):
         if not STORABLE_NAME.fullmatch(state):
             yield f"state {state!r} cannot be stored; use letters, digits and . _ : - (100)"
     if flow.version < 1 or flow.schema < 1:
@@ -112,14 +73,13 @@ def _names_are_storable(flow: Flow[Any]) -> Complaints:
 
 
 def _the_table_knows_its_states(flow: Flow[Any]) -> Complaints:
-    life, moves = flow.lifecycle, moves_of(flow)
+    life, moves = flow.lifecycle, moves_of(flow.lifecycle)
     if life.initial not in moves:
         yield f'the initial state "{life.initial}" has no moves; give it a line in the table'
-    if life.initial in _declared_roles(flow) or life.initial == life.undoing:
-        yield (
-            f'a job cannot begin in "{life.initial}", where no work leaves it; '
-            "begin in a state with a stage, a gate or a wait"
-        )
+    if life.initial in named_roles(flow.lifecycle) or life.initial == life.undoing:
+        text = f'a job cannot begin in "{life.initial}", where no work leaves it; '
+        text += "begin in a state with a stage, a gate or a wait"
+        yield text
     if not life.done_states():
         yield "no state means success; name at least one in done="
     roles: dict[str, str] = {}
@@ -134,40 +94,37 @@ def _the_table_knows_its_states(flow: Flow[Any]) -> Complaints:
         if state in roles:
             yield f'"{state}" is both {roles[state]} and {role}; a state has one role'
         roles[state] = role
-    for state in _states(flow):
+    for state in states_of(flow.lifecycle):
         if state not in moves and state not in roles:
             came = next(a for a, ways in moves.items() if state in ways)
-            yield (
-                f'"{came}" may move to "{state}", which the table does not know; '
-                f'give "{state}" a line of its own or name it in done='
-            )
+            text = f'"{came}" may move to "{state}", which the table does not know; '
+            text += f'give "{state}" a line of its own or name it in done='
+            yield text
 
 
 def _everything_is_reached(flow: Flow[Any]) -> Complaints:
-    life, moves = flow.lifecycle, moves_of(flow)
-    seen = {life.initial, *ends_of(flow)}
-    seen |= {s for s in (life.release_to, life.retry_to) if isinstance(s, str)}
-    todo = list(seen)
+    life, moves = flow.lifecycle, moves_of(flow.lifecycle)
+    todo = {life.initial, *ends_of(life)}
+    todo |= {s for s in (life.release_to, life.retry_to) if isinstance(s, str)}
+    seen: set[str] = set()
     while todo:
-        for state in moves.get(todo.pop(), ()):
-            if state not in seen:
-                seen.add(state)
-                todo.append(state)
+        seen |= todo
+        todo = {to for state in todo for to in moves.get(state, ())} - seen
     for state in [*moves, *life.done_states()]:
         if state not in seen:
             yield f'nothing leads to "{state}"; add a move to it or delete it'
 
 
 def _stages_fit_the_table(flow: Flow[Any]) -> Complaints:
-    moves, roles, known = moves_of(flow), _declared_roles(flow), set(_states(flow))
+    life = flow.lifecycle
+    moves, roles, known = moves_of(life), named_roles(life), set(states_of(life))
     taken: dict[str, str] = {}
     for stage in flow.declared.stages:
         state = stage.state
         if state not in known:
-            yield (
-                f'there is a stage for "{state}", which the table does not know; '
-                f"its states are {names(sorted(known))}"
-            )
+            text = f'there is a stage for "{state}", which the table does not know; '
+            text += f"its states are {names(sorted(known))}"
+            yield text
         if state in roles or state == flow.lifecycle.undoing:
             role = roles.get(state, UNDOING)
             yield f'"{state}" is {role} and has a stage, which would never run; delete it'
@@ -181,24 +138,22 @@ def _stages_fit_the_table(flow: Flow[Any]) -> Complaints:
 
 
 def _during_states_fit(flow: Flow[Any], taken: dict[str, str]) -> Complaints:
-    moves, owners = moves_of(flow), dict[str, str]()
+    moves, owners = moves_of(flow.lifecycle), dict[str, str]()
     asked = {g.state for g in flow.declared.gates} | {w.state for w in flow.declared.waits}
     for stage in flow.declared.stages:
         during = stage.during
         if during is None:
             continue
         if during in owners:
-            yield (
-                f'"{during}" is the during state of "{owners[during]}" and of "{stage.state}"; '
-                "it belongs to one stage"
-            )
+            text = f'"{during}" is the during state of "{owners[during]}" and of "{stage.state}"; '
+            text += "it belongs to one stage"
+            yield text
         owners[during] = stage.state
         if during not in moves.get(stage.state, ()):
-            yield (
-                f'the stage for "{stage.state}" runs during "{during}", but the table has no '
-                f'move "{stage.state}" to "{during}"; add it'
-            )
-        own = {*taken, *asked, *_declared_roles(flow), flow.lifecycle.undoing}
+            text = f'the stage for "{stage.state}" runs during "{during}", but the table has no '
+            text += f'move "{stage.state}" to "{during}"; add it'
+            yield text
+        own = {*taken, *asked, *named_roles(flow.lifecycle), flow.lifecycle.undoing}
         if during in own or during == flow.lifecycle.initial:
             yield (
                 f'"{during}" is a during state and cannot begin a job or have a stage, a gate, a '
@@ -210,14 +165,13 @@ def _during_states_fit(flow: Flow[Any], taken: dict[str, str]) -> Complaints:
 
 
 def _limited_states_are_entered_by_their_stage(flow: Flow[Any]) -> Complaints:
-    moves, life = moves_of(flow), flow.lifecycle
+    moves, life = moves_of(flow.lifecycle), flow.lifecycle
     for stage in flow.declared.stages:
         is_limited = stage.limit is not None and stage.limit.of == "state"
         if is_limited and stage.during is None:
-            yield (
-                f'the stage for "{stage.state}" has a Limit of="state" and no busy state to '
-                'count; name one with during=, or limit its runs with of="run"'
-            )
+            text = f'the stage for "{stage.state}" has a Limit of="state" and no busy state to '
+            text += 'count; name one with during=, or limit its runs with of="run"'
+            yield text
         if stage.during is None or not (is_limited or stage.before_function is not None):
             continue
         why = 'has slots of its own (Limit of="state")' if is_limited else "is entered by a before"
@@ -229,14 +183,13 @@ def _limited_states_are_entered_by_their_stage(flow: Flow[Any]) -> Complaints:
                 )
         for option, target in [("release_to", life.release_to), ("retry_to", life.retry_to)]:
             if target == stage.during:
-                yield (
-                    f'{option}="{target}" names a state that {why}: only its stage enters it; '
-                    f'name "{stage.state}"'
-                )
+                text = f'{option}="{target}" names a state that {why}: only its stage enters it; '
+                text += f'name "{stage.state}"'
+                yield text
 
 
 def _stages_know_where_to_go(flow: Flow[Any]) -> Complaints:
-    moves, ends = moves_of(flow), ends_of(flow)
+    moves, ends = moves_of(flow.lifecycle), ends_of(flow.lifecycle)
     for stage in flow.declared.stages:
         origin = stage.during or stage.state
         ways = moves.get(origin, ())
@@ -269,12 +222,7 @@ def _stage_options_make_sense(flow: Flow[Any]) -> Complaints:
                 yield f"{where} has {wrong}"
         if stage.isolate not in (None, "process"):
             yield f'{where} has isolate={stage.isolate!r}; "process" is the only isolation'
-        if stage.isolate == "process":
-            yield from _can_run_in_a_process(stage, where)
-        if stage.before_function is not None:
-            yield from _can_be_called_before(stage, where)
-        if stage.transaction:
-            yield from _can_share_its_transaction(stage, where)
+        yield from _function_fits(stage, where)
         if stage.queue is not None and not STORABLE_NAME.fullmatch(stage.queue):
             yield f"{where} has the queue {stage.queue!r}; use letters, digits and . _ : -"
         yield from backoff_makes_sense(stage.retry, where)
@@ -291,7 +239,6 @@ def _durations_are_durations(flow: Flow[Any]) -> Complaints:
 
 
 def _durations(flow: Flow[Any]) -> Iterator[tuple[str, Duration | None]]:
-    """Find every duration of a declaration, and say where it stands."""
     yield "expires=", flow.expires
     if flow.dedup is not None:
         yield "Dedup(keep=)", flow.dedup.keep
@@ -315,37 +262,28 @@ def _durations(flow: Flow[Any]) -> Iterator[tuple[str, Duration | None]]:
                 yield f"{where} has a delay", delay
 
 
-def _can_run_in_a_process(stage: Stage[Any, Any], where: str) -> Complaints:
-    function = stage.function
-    if inspect.iscoroutinefunction(function):
+def _function_fits(stage: Stage[Any, Any], where: str) -> Complaints:
+    function, before = stage.function, stage.before_function
+    is_async = inspect.iscoroutinefunction(function)
+    if stage.isolate == "process" and is_async:
         yield f"{where} is async and isolated; a stage in a process of its own is a plain def"
-    elif "<" in getattr(function, "__qualname__", "<"):
-        yield (
-            f"{where} is isolated but its function is not at the top of a module, so a child "
-            "process cannot import it; move it there"
-        )
-
-
-def _can_be_called_before(stage: Stage[Any, Any], where: str) -> Complaints:
-    is_async = inspect.iscoroutinefunction(stage.before_function)
-    if stage.during is None:
+    elif stage.isolate == "process" and "<" in getattr(function, "__qualname__", "<"):
+        text = f"{where} is isolated but its function is not at the top of a module, so a child "
+        text += "process cannot import it; move it there"
+        yield text
+    if before is not None and stage.during is None:
         yield f"{where} has a before and no busy state to enter after it; name one with during="
-    elif is_async != inspect.iscoroutinefunction(stage.function):
-        is_so, cure = ("async", "a plain def") if is_async else ("a plain def", "async")
+    elif before is not None and is_async != inspect.iscoroutinefunction(before):
+        is_so, cure = ("a plain def", "async") if is_async else ("async", "a plain def")
         yield f"{where} has a before that is {is_so}, and the stage is not; make it {cure} as well"
-
-
-def _can_share_its_transaction(stage: Stage[Any, Any], where: str) -> Complaints:
-    if stage.isolate is not None:
-        yield (
-            f"{where} has transaction=True and a process of its own, which cannot share a "
-            "connection of the worker; keep one of the two"
-        )
-    elif inspect.iscoroutinefunction(stage.function):
-        yield (
-            f"{where} has transaction=True and is async; the commit that it shares is "
-            "synchronous, so make it a plain def, which runs in a thread"
-        )
+    if stage.transaction and stage.isolate is not None:
+        text = f"{where} has transaction=True and a process of its own, which cannot share a "
+        text += "connection of the worker; keep one of the two"
+        yield text
+    elif stage.transaction and is_async:
+        text = f"{where} has transaction=True and is async; the commit that it shares is "
+        text += "synchronous, so make it a plain def, which runs in a thread"
+        yield text
 
 
 def backoff_makes_sense(backoff: Backoff | None, where: str) -> Complaints:
@@ -353,18 +291,16 @@ def backoff_makes_sense(backoff: Backoff | None, where: str) -> Complaints:
     if backoff is None:
         return
     spans = [backoff.first, backoff.longest, *(backoff.delays or ())]
-    if backoff.retries < 0 or backoff.factor < 1 or _is_odd(backoff.jitter):
+    jitter = backoff.jitter
+    is_odd = jitter != "full" if isinstance(jitter, str) else jitter < 0
+    if backoff.retries < 0 or backoff.factor < 1 or is_odd:
         yield f"{where} has {backoff}; retries and jitter are not negative, the factor is not < 1"
     elif any(micros(span) < 0 for span in spans):
         yield f"{where} has a negative delay; a retry cannot come before its failure"
 
 
-def _is_odd(jitter: float | str) -> bool:
-    return jitter != "full" if isinstance(jitter, str) else jitter < 0
-
-
 def _every_state_has_a_way_on(flow: Flow[Any]) -> Complaints:
-    moves, declared = moves_of(flow), flow.declared
+    moves, declared = moves_of(flow.lifecycle), flow.declared
     asked = [g.state for g in declared.gates] + [w.state for w in declared.waits]
     for state in asked:
         if asked.count(state) > 1 or state in {s.state for s in declared.stages}:
@@ -377,7 +313,8 @@ def _every_state_has_a_way_on(flow: Flow[Any]) -> Complaints:
 
 
 def _gates_fit_the_table(flow: Flow[Any]) -> Complaints:
-    moves, roles, known = moves_of(flow), _declared_roles(flow), set(_states(flow))
+    life = flow.lifecycle
+    moves, roles, known = moves_of(life), named_roles(life), set(states_of(life))
     for gate in flow.declared.gates:
         where = f'the gate in "{gate.state}"'
         if gate.state not in known:
@@ -387,29 +324,27 @@ def _gates_fit_the_table(flow: Flow[Any]) -> Complaints:
             yield f'{where} asks nobody: "{gate.state}" is {role}; ask in a state of its own'
         if not gate.choices:
             yield f"{where} has no choices; nobody could answer it"
-        ways = (*moves.get(gate.state, ()), *ends_of(flow))
+        ways = (*moves.get(gate.state, ()), *ends_of(flow.lifecycle))
         for choice, to in gate.choices.items():
             if to not in ways:
-                yield (
-                    f'{where} lets "{choice}" lead to "{to}", but "{gate.state}" may move to '
-                    f"{names(moves.get(gate.state, ()))}"
-                )
+                text = f'{where} lets "{choice}" lead to "{to}", but "{gate.state}" may move to '
+                text += f"{names(moves.get(gate.state, ()))}"
+                yield text
         if (gate.deadline is None) != (gate.on_expiry is None):
             yield f"{where} needs both deadline= and on_expiry=, or neither"
         if gate.deadline is not None and micros(gate.deadline) <= 0:
             yield f"{where} has a deadline of {gate.deadline}; give people some time"
         if gate.on_expiry is not None and gate.on_expiry not in ways:
-            yield (
-                f'{where} expires to "{gate.on_expiry}", but "{gate.state}" may move to '
-                f"{names(moves.get(gate.state, ()))}"
-            )
+            text = f'{where} expires to "{gate.on_expiry}", but "{gate.state}" may move to '
+            text += f"{names(moves.get(gate.state, ()))}"
+            yield text
         if gate.refusals is not None and not gate.refusals <= set(gate.choices):
             strange = sorted(gate.refusals - set(gate.choices))[0]
             yield f'{where} has no choice "{strange}" to refuse with; add it or drop the refusal'
 
 
 def _waits_fit_the_table(flow: Flow[Any]) -> Complaints:
-    moves, roles, known = moves_of(flow), roles_of(flow), set(_states(flow))
+    moves, roles, known = moves_of(flow.lifecycle), roles_of(flow), set(states_of(flow.lifecycle))
     for wait in flow.declared.waits:
         where = f'the wait in "{wait.state}"'
         if wait.state not in known:
@@ -428,7 +363,11 @@ def _waits_fit_the_table(flow: Flow[Any]) -> Complaints:
             yield f"{where} needs both deadline= and on_expiry=, or neither"
         if wait.deadline is not None and micros(wait.deadline) <= 0:
             yield f"{where} takes {wait.deadline}; it must take some time"
-        ways = moves.get(wait.state, ()) if final else (*moves.get(wait.state, ()), *ends_of(flow))
+        ways = (
+            moves.get(wait.state, ())
+            if final
+            else (*moves.get(wait.state, ()), *ends_of(flow.lifecycle))
+        )
         for to in (wait.to, wait.on_expiry):
             if to is not None and to not in ways:
                 yield f'{where} leads to "{to}", but "{wait.state}" may move to {names(ways)}'
@@ -442,30 +381,22 @@ def _operators_have_somewhere_to_go(flow: Flow[Any]) -> Complaints:
     for option, target in [("release_to", life.release_to), ("retry_to", life.retry_to)]:
         if target is None or isinstance(target, Same):
             continue
-        if (
-            target not in roles
-            or roles[target] in FINAL
-            or roles[target] == UNDOING
-            or target == life.held
-        ):
-            yield (
-                f'{option}="{target}" is not a state where work goes on; '
-                f'name one, such as "{life.initial}"'
-            )
+        if roles.get(target, UNDOING) in (*FINAL, UNDOING) or target == life.held:
+            text = f'{option}="{target}" is not a state where work goes on; '
+            text += f'name one, such as "{life.initial}"'
+            yield text
     undos = [s.state for s in flow.declared.stages if s.undo_function is not None]
     if undos and isinstance(life.retry_to, Same):
-        yield (
-            f'retry_to=SAME would go back to work that the undo of "{undos[0]}" took away; '
-            f'name a state, such as "{life.initial}"'
-        )
+        text = f'retry_to=SAME would go back to work that the undo of "{undos[0]}" took away; '
+        text += f'name a state, such as "{life.initial}"'
+        yield text
     for option, target in [("undoing", life.undoing), ("undone", life.undone)]:
         if target is not None and not undos:
             yield f'{option}="{target}" but no stage has an undo; declare one or drop it'
     if flow.retry_via is not None and flow.retry_via not in roles:
-        yield (
-            f'retry_via="{flow.retry_via}" is not a state of the table; '
-            f'name one, such as "{life.failed}"'
-        )
+        text = f'retry_via="{flow.retry_via}" is not a state of the table; '
+        text += f'name one, such as "{life.failed}"'
+        yield text
 
 
 def _dedup_leaves_no_gap(flow: Flow[Any]) -> Complaints:
@@ -483,16 +414,14 @@ def _dedup_leaves_no_gap(flow: Flow[Any]) -> Complaints:
         yield f'until="{until}" is one text; write a list of states: until=["{until}"]'
     for state in until:
         if roles.get(state) not in FINAL:
-            yield (
-                f'the dedup key is freed in "{state}", from which the job goes on without it: a '
-                "second job could start beside it; free keys in final states only"
-            )
+            text = f'the dedup key is freed in "{state}", from which the job goes on without it: a '
+            text += "second job could start beside it; free keys in final states only"
+            yield text
     open_ends = [s for s, role in roles.items() if role == FAILED and s not in until]
     if open_ends and flow.dedup.keep is None:
-        yield (
-            f'a job that ends in "{open_ends[0]}" keeps its dedup key, so the work can never be '
-            "submitted again; add that state to until= or say keep="
-        )
+        text = f'a job that ends in "{open_ends[0]}" keeps its dedup key, so the work can never be '
+        text += "submitted again; add that state to until= or say keep="
+        yield text
 
 
 def _error_classes_are_apart(flow: Flow[Any]) -> Complaints:
@@ -523,7 +452,26 @@ def _numbers_make_sense(flow: Flow[Any]) -> Complaints:
 
 
 def _on_end_makes_sense(flow: Flow[Any]) -> Complaints:
-    return on_end.complaints(flow, moves_of(flow), roles_of(flow))
+    if flow.on_end is None:
+        return
+    if not hasattr(flow.on_end, "complaint"):
+        yield f"on_end={flow.on_end!r} cannot be used; write on_end=OnEnd(flow, payload=f)"
+        return
+    wrong = flow.on_end.complaint()
+    if wrong is not None:
+        yield wrong
+    moves, roles = moves_of(flow.lifecycle), roles_of(flow)
+    ends = {state for state, role in roles.items() if role in FINAL}
+    for state in sorted(ends):
+        reached, look = set[str](), {state}
+        while look:
+            look = {to for s in look for to in moves.get(s, ()) if to in ends} - reached
+            reached |= look
+        if state in reached:
+            text = f'on_end= submits once for each final state, and "{state}" can be entered again '
+            text += "from another one; take that move away"
+            yield text
+            return
 
 
 _RULES: tuple[Callable[[Flow[Any]], Complaints], ...] = (

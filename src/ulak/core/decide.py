@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from ulak.clock import Instant, micros
 from ulak.core import event as kinds
 from ulak.core import undo
-from ulak.core.arrival import INDIRECT, enter, hold
-from ulak.core.change import Change
-from ulak.core.draft import Draft
+from ulak.core.change import Change, Draft
 from ulak.core.flow import Flow, names
-from ulak.core.job import JobRow, Result
-from ulak.core.lifecycle import CANCELLED, CLAIMABLE, EXPIRED, FAILED, FINAL, UNDOING
+from ulak.core.job import FIRST_MUTABLE, Event, JobRow, Result
+from ulak.core.lifecycle import CANCELLED, CLAIMABLE, EXPIRED, FAILED, FINAL, READY, UNDOING
 from ulak.core.outcome import (
+    JUST_FINISHED,
+    NOTHING,
     Cancel,
     Deferred,
     Elapsed,
@@ -27,7 +27,6 @@ from ulak.core.outcome import (
     GivenBack,
     Held,
     Lapsed,
-    Left,
     Note,
     Noted,
     Outcome,
@@ -37,8 +36,8 @@ from ulak.core.outcome import (
     Raised,
 )
 from ulak.core.policy import Backoff
-from ulak.core.straight import is_plain, move_straight
 from ulak.core.table import Place
+from ulak.core.undo import INDIRECT, enter, hold
 from ulak.errors import TransitionNotAllowed
 
 _KINDS_OF_ENDS = {
@@ -71,11 +70,8 @@ def decide(
     facts: RunFacts,
     commit_id: bytes,
 ) -> Change:
-    """Return the change that the end of a run makes. The job must be leased.
-
-    Raises:
-        TransitionNotAllowed: the outcome asks for a move that the table lacks.
-    """
+    """Return the change that the end of a run makes; the job must be leased.
+    `TransitionNotAllowed`: the outcome asks for a move that the table lacks."""
     if facts.asked is None and is_plain(outcome) and job.role != UNDOING and not facts.notes:
         target = flow.table.straight.get(job.state)
         if target is not None and job.dedup_key is None:
@@ -89,7 +85,7 @@ def decide(
             draft.note(kind, from_state=job.state, message=message, details=details)
     if isinstance(outcome, Finished):
         if job.role == UNDOING:
-            undo.finished(draft, outcome.left, _after_stop(outcome))
+            undo.finished(draft, outcome.left, kinds.AFTER_STOP if outcome.after_stop else None)
         else:
             _finished(draft, outcome)
     elif isinstance(outcome, Passed):
@@ -125,11 +121,9 @@ def decide(
 
 
 def lapse_answer(flow: Flow[Any], job: JobRow) -> Outcome | None:
-    """Return how a run that was lost with its worker counts, or None when it is simply run again.
-
-    Lapses are counted apart from attempts: a worker that dies is not the job's fault, until it
-    dies too often.
-    """
+    """Return how a run that was lost with its worker counts, or None when it is simply run again. A
+    worker that dies is not the fault of its job, until it dies too often: lapses are no
+    attempts."""
     if job.lapses >= flow.max_lapses:
         return Held(
             kinds.WORKER_DIED,
@@ -145,8 +139,16 @@ def _finished(draft: Draft, outcome: Finished) -> None:
     place = draft.table.places[row.state]
     to = outcome.to or place.to
     if to is None or to not in place.ways:
-        raise TransitionNotAllowed(_no_way(draft, place, to), state=row.state)
-    _leave_behind(draft, place, outcome.left)
+        ways = f'"{row.state}" may move to {names(place.ways)}, not to "{to}"'
+        if to is None:
+            ways = f'the stage for "{row.state}" may go to {names(place.ways)}; '
+            ways += "return Goto(...) to say which"
+        raise TransitionNotAllowed(f"job {row.id.hex()}: {ways}", state=row.state)
+    draft.leave(outcome.left)
+    result = outcome.left.result
+    if result is not None and place.stage is not None:
+        draft.results += (Result(row.id, row.round, place.stage.state, "", result),)
+        draft.row = row._replace(has_results=1)
     target = draft.table.places[to]
     after_us = 0 if outcome.after is None else micros(outcome.after)
     if target.role in INDIRECT:
@@ -154,30 +156,8 @@ def _finished(draft: Draft, outcome: Finished) -> None:
         enter(draft, target, kind=kind, after_us=after_us, emitted=len(draft.messages))
         return
     draft.arrive(target, after_us=after_us)
-    code = _after_stop(outcome)
+    code = kinds.AFTER_STOP if outcome.after_stop else None
     draft.note(kinds.MOVED, from_state=row.state, code=code, emitted=len(draft.messages))
-
-
-def _after_stop(outcome: Finished) -> str | None:
-    return kinds.AFTER_STOP if outcome.after_stop else None
-
-
-def _no_way(draft: Draft, place: Place, to: str | None) -> str:
-    job_id, state = draft.row.id.hex(), draft.row.state
-    if to is None:
-        return (
-            f'job {job_id}: the stage for "{state}" may go to {names(place.ways)}; '
-            "return Goto(...) to say which"
-        )
-    return f'job {job_id}: "{state}" may move to {names(place.ways)}, not to "{to}"'
-
-
-def _leave_behind(draft: Draft, place: Place, left: Left) -> None:
-    draft.leave(left)
-    if left.result is not None and place.stage is not None:
-        row = draft.row
-        draft.results += (Result(row.id, row.round, place.stage.state, "", left.result),)
-        draft.row = row._replace(has_results=1)
 
 
 def _noted(draft: Draft, outcome: Noted) -> Change:
@@ -274,17 +254,51 @@ def _give_way(draft: Draft, asked: Cancel | Elapsed) -> None:
     if draft.row.role in FINAL or draft.row.role == UNDOING:
         return
     life = draft.flow.lifecycle
+    end, kind, code, request = life.expired, kinds.EXPIRED, kinds.EXPIRED_CODE, "expire"
     if isinstance(asked, Cancel):
-        draft.actor = asked.actor
-        draft.answers += (("cancel", ""),)
-        undo.give_up(
-            draft, life.cancelled, kind=kinds.CANCELLED, code=kinds.CANCELLED_CODE,
-            message=asked.note,
-        )  # fmt: skip
-    else:
-        draft.actor = asked.actor
-        draft.answers += (("expire", ""),)
-        undo.give_up(
-            draft, life.expired, kind=kinds.EXPIRED, code=kinds.EXPIRED_CODE, message=asked.note
-        )
+        end, kind, code, request = life.cancelled, kinds.CANCELLED, kinds.CANCELLED_CODE, "cancel"
+    draft.actor = asked.actor
+    draft.answers += ((request, ""),)
+    undo.give_up(draft, end, kind=kind, code=code, message=asked.note)
     draft.actor = draft.worker or draft.actor
+
+
+def is_plain(outcome: Outcome) -> bool:
+    """Tell whether a run just finished, leaving nothing and asking for nothing."""
+    return outcome is JUST_FINISHED or (
+        type(outcome) is Finished
+        and outcome.left is NOTHING
+        and outcome.to is None
+        and outcome.after is None
+        and not outcome.after_stop
+    )
+
+
+def move_straight(
+    job: JobRow, target: Place, now: Instant, *, facts: RunFacts, commit_id: bytes
+) -> Change:
+    """Return the change that moves a job to a place of `Table.straight`, and nothing besides.
+    `decide` would return the same, by way of a draft (tests/unit/core/test_straight.py compares
+    them). Measured on CPython 3.11: 6 us instead of 11, of the 75 that a no-op job took then."""
+    worker, seq = facts.worker, job.seq + 1
+    is_ready = target.role == READY
+    keep = is_ready and facts.may_keep is not None and facts.may_keep(target)
+    row = JobRow._make((
+        *job[:FIRST_MUTABLE],
+        target.state, target.role, job.version + 1, seq, job.round,
+        0, 0, now, None, 0, None,  # attempt, lapses, changed_at, code, permanent, resume
+        job.started, job.undo_to, job.has_results, target.lane, now,
+        None, None, 0, None, None, None,  # slot, rate, cost, parked_on, awaits, deadline_at
+        job.expires_at if is_ready else None,  # wake_at
+        job.leased_by if keep else None, now if keep else job.leased_at,
+        job.token if keep else job.token + 1,
+        1 if keep else 0, 0, job.requests,  # stood, lapsed
+    ))  # fmt: skip
+    event = Event(
+        job.id, seq, kinds.MOVED, job.state, target.state, worker, None, None, None, job.round,
+        job.attempt + 1, worker, job.token, facts.started_at, now, 0, commit_id,
+    )  # fmt: skip
+    return Change(
+        row, commit_id, job.token, None, (event,), (), (), (), (), False, False, None, None, (),
+        (), job.state, job.role,
+    )  # fmt: skip

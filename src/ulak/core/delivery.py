@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ulak.clock import SECOND, Instant, read_micros
-from ulak.core.draft import clean
+from ulak.core.change import clean
 from ulak.core.job import Event, Message
 from ulak.core.outcome import Refused, RetryLater
 from ulak.core.policy import Backoff
@@ -22,12 +22,10 @@ DEAD: Final = "dead"
 REFUSED: Final = "refused"
 DISCARDED: Final = "discarded"
 STATES: Final = (PENDING, SENT, DEAD, REFUSED, DISCARDED)
-"""Stored with every delivery."""
 GAVE_UP: Final = (DEAD, REFUSED)
 """Nobody tries these again, until a person redrives them."""
 
 EVERY_TOPIC: Final = "*"
-"""The topic of a handler that gets every message."""
 NOBODY: Final = ""
 """The handler of messages that no stored handler wants. A publisher has this name."""
 
@@ -68,16 +66,8 @@ def judge(
     give_up_at: Instant | None,
     seed: bytes,
 ) -> Verdict:
-    """Decide when a failed delivery is tried again, if at all.
-
-    Args:
-        error: What the handler raised.
-        terms: Those of the handler.
-        now: The store's time.
-        tries: How many tries have failed before.
-        give_up_at: When its time is over.
-        seed: What the jitter is drawn from.
-    """
+    """Decide when a failed delivery is tried again, if at all. `tries` have failed before, its time
+    is over at `give_up_at`, and the jitter is drawn from `seed`."""
     if isinstance(error, Refused):
         state = DEAD if error.dead else REFUSED
         return Verdict(state, now, True, clean(error.why) or "refused")
@@ -99,7 +89,6 @@ def judge(
 
 
 def is_overdue(tries: int, give_up_at: Instant | None, now: Instant) -> bool:
-    """Tell whether the time of a delivery that was tried before has passed meanwhile."""
     return give_up_at is not None and tries > 0 and now >= give_up_at
 
 
@@ -113,10 +102,8 @@ def judge_events(
     error: BaseException, terms: Terms, now: Instant, *, tries: int, jobs: int, seed: bytes
 ) -> Verdict:
     """Decide when the events of a job are handed to a follower again, as one of so many `jobs`.
-
     Which job of several was at fault is not known. So each of them is tried again alone, at once,
-    and has spent nothing.
-    """
+    and has spent nothing."""
     verdict = judge(error, terms, now, tries=tries, give_up_at=None, seed=seed)
     if jobs == 1 or isinstance(error, RetryLater):
         return verdict

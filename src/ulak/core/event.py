@@ -62,11 +62,9 @@ CANCELLED_CODE: Final = "cancelled"
 ENGINE: Final = "ulak"
 """The actor of what nobody in particular did."""
 SUBMITTED_AGAIN: Final = "submitted again"
-"""The message of the note that a repeated submit leaves."""
 
 
 def is_known(kind: str) -> bool:
-    """Tell whether an event may be of this kind: one of these, or one of a service."""
     return kind in KINDS or is_of_service(kind)
 
 
@@ -76,11 +74,7 @@ def is_of_service(kind: str) -> bool:
 
 
 def check_kind(kind: str) -> str:
-    """Return a kind that a service may write.
-
-    Raises:
-        BadInput: it is none.
-    """
+    """Return a kind that a service may write, else raise `BadInput`."""
     if not isinstance(kind, str) or not is_of_service(kind):
         raise BadInput(
             f"{kind!r} cannot be the kind of a note: use lower-case words with a dot, such as "

@@ -12,6 +12,8 @@ from typing import (
     Any,
     Generic,
     Literal,
+    Protocol,
+    Required,
     TypeAlias,
     TypedDict,
     TypeVar,
@@ -26,7 +28,7 @@ from ulak.errors import FlowError
 
 if TYPE_CHECKING:
     from ulak.core.admission import Intake
-    from ulak.core.on_end import EndJob
+    from ulak.core.change import EndJob
     from ulak.core.outcome import Goto, Hold, RetryLater
     from ulak.core.run import Run
     from ulak.core.table import Table
@@ -46,43 +48,28 @@ DEFAULT_TIMEOUT = timedelta(minutes=15)
 MAX_PAYLOAD = 4 * 1024 * 1024
 
 
+@dataclass(eq=False, repr=False)
 class Stage(Generic[P, R_co]):
     """The work that leaves one state. Its stored name is that state's.
 
     The decorated function stays callable, so a test may call it with a `Run` of its own.
     """
 
-    def __init__(
-        self,
-        flow: Flow[P],
-        state: str,
-        function: Callable[[Run[P]], Any],
-        *,
-        during: str | None,
-        to: str | None,
-        retry: Backoff | None,
-        timeout: Duration,
-        limit: Limit | None,
-        rate: Rate | None,
-        isolate: str | None,
-        transaction: bool,
-        queue: str | None,
-    ) -> None:
-        self.flow = flow
-        self.state = state
-        self.function = function
-        self.during = during
-        self.to = to
-        self.retry = retry
-        self.timeout = timeout
-        self.limit = limit
-        self.rate = rate
-        self.isolate = isolate
-        self.transaction = transaction
-        self.queue = queue
-        self.undo_function: Callable[[Run[P]], object] | None = None
-        self.undo_wait: Duration | None = None
-        self.before_function: Callable[[Run[P]], Any] | None = None
+    flow: Flow[P]
+    state: str
+    function: Callable[[Run[P]], Any]
+    during: str | None
+    to: str | None
+    retry: Backoff | None
+    timeout: Duration
+    limit: Limit | None
+    rate: Rate | None
+    isolate: str | None
+    transaction: bool
+    queue: str | None
+    undo_function: Callable[[Run[P]], object] | None = None
+    undo_wait: Duration | None = None
+    before_function: Callable[[Run[P]], Any] | None = None
 
     def __call__(self, run: Run[P]) -> Any:
         return self.function(run)
@@ -94,13 +81,10 @@ class Stage(Generic[P, R_co]):
     def undo(self, function: Undo[P] | None = None, /, *, wait: Duration | None = None) -> Any:
         """Declare how this stage is taken back.
 
-        It runs when the job gives up, is cancelled, is refused at a gate or expires, if the
-        stage has started. It may run more than once and must succeed when nothing is to undo.
-
-        Args:
-            function: The undo.
-            wait: After a lapse the lost run may still be working somewhere, so the undo waits for
-                the stage's timeout, or for this if it is less.
+        It runs when the job gives up, is cancelled, is refused at a gate or expires, if the stage
+        has started. It may run more than once and must succeed when nothing is to undo. After a
+        lapse the lost run may still be working somewhere, so the undo waits for the stage's
+        timeout, or for `wait` if it is less.
         """
 
         def declare(function: Undo[P]) -> Undo[P]:
@@ -138,30 +122,18 @@ class Stage(Generic[P, R_co]):
         return f"<stage {self.flow.name}/{self.state}>"
 
 
-class StageDecorator(Generic[P]):
-    """What `flow.stage(...)` answers: it turns a function into that stage.
-
-    The type of the stage is that of its result: a `Goto`, `Hold` or `RetryLater` is none.
-    """
-
-    def __init__(self, flow: Flow[P], state: str, options: dict[str, Any]) -> None:
-        self._flow = flow
-        self._state = state
-        self._options = options
+class StageDecorator(Protocol[P]):
+    """Turns a function into a stage of the type of its result: a `Goto`, `Hold` or `RetryLater` is
+    none."""
 
     @overload
     def __call__(
-        self, function: Callable[[Run[P]], Awaitable[R | Goto | Hold | RetryLater]]
+        self, function: Callable[[Run[P]], Awaitable[R | Goto | Hold | RetryLater]], /
     ) -> Stage[P, R]: ...
     @overload
     def __call__(
-        self, function: Callable[[Run[P]], R | Goto | Hold | RetryLater]
+        self, function: Callable[[Run[P]], R | Goto | Hold | RetryLater], /
     ) -> Stage[P, R]: ...
-    def __call__(self, function: Callable[[Run[P]], Any]) -> Stage[P, Any]:
-        self._flow.must_be_open()
-        made: Stage[P, Any] = Stage(self._flow, self._state, function, **self._options)
-        self._flow.declared.stages.append(made)
-        return made
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,6 +203,27 @@ class FlowOptions(TypedDict, total=False):
     owners: bool
 
 
+class GateOptions(TypedDict, total=False):
+    """The options of a gate, for type checkers; `Flow.gate` says what each means."""
+
+    choices: Required[Mapping[str, str]]
+    by: Collection[str]
+    not_by: str | Submitter | Collection[str | Submitter]
+    deadline: Duration | None
+    on_expiry: str | None
+    refusals: Collection[str] | None
+
+
+class WaitOptions(TypedDict, total=False):
+    """The options of a wait, for type checkers; `Flow.wait` says what each means."""
+
+    signal: str | None
+    to: str | None
+    after: Duration | None
+    deadline: Duration | None
+    on_expiry: str | None
+
+
 class Flow(Generic[P]):
     """One kind of job: its lifecycle, its payload, and the functions that move it.
 
@@ -239,7 +232,6 @@ class Flow(Generic[P]):
 
     Args:
         name: Stored with every job; renaming a flow orphans its jobs.
-        lifecycle: The table.
         payload: A dataclass, msgspec or pydantic class, or nothing for plain JSON.
         version: Stored with every job. An old job finishes by the version it started with.
         queue: The queue of its stages, by default the flow's name.
@@ -250,8 +242,8 @@ class Flow(Generic[P]):
         dedup: When two submissions are the same job.
         operator_retry: How often and after which delays an operator may retry a failed job.
         retries_permanent: Whether an operator may retry a permanent failure.
-        retry_via: A state that a run passes through which is retried, written in the same commit;
-            one that is cancelled or expires too, if the table has a move from there.
+        retry_via: A state that a run passes through which is retried, in the same commit; one
+            that is cancelled or expires too, if the table has a move from there.
         on_lapse: A code that makes the loss of a worker a failed attempt.
         max_lapses: After so many lost workers at one stage the job is held.
         max_payload: How many bytes a payload may have as JSON; a larger one is refused.
@@ -392,7 +384,6 @@ class Flow(Generic[P]):
         result, or a `Goto`, `Hold` or `RetryLater`; it raises to fail.
 
         Args:
-            state: The state it leaves.
             during: A state of its own while it runs, entered durably before the function starts.
             to: Where it goes; may be left out when the table leaves one way.
             retry: Replaces the flow's `retry`.
@@ -405,47 +396,22 @@ class Flow(Generic[P]):
             queue: Replaces the flow's queue.
         """
 
-        return StageDecorator(
-            self,
-            state,
-            {
-                "during": during,
-                "to": to,
-                "retry": None if retry is None else as_backoff(retry),
-                "timeout": timeout,
-                "limit": limit,
-                "rate": rate,
-                "isolate": isolate,
-                "transaction": transaction,
-                "queue": queue,
-            },
-        )
+        own = None if retry is None else as_backoff(retry)
+        options = (during, to, own, timeout, limit, rate, isolate, transaction, queue)
+
+        def declare(function: Callable[[Run[P]], Any]) -> Stage[P, Any]:
+            self.must_be_open()
+            made: Stage[P, Any] = Stage(self, state, function, *options)
+            self.declared.stages.append(made)
+            return made
+
+        return declare
 
     @overload
-    def gate(
-        self,
-        state: str,
-        *,
-        choices: Mapping[str, str],
-        data: type[D],
-        by: Collection[str] = (),
-        not_by: str | Submitter | Collection[str | Submitter] = (),
-        deadline: Duration | None = None,
-        on_expiry: str | None = None,
-        refusals: Collection[str] | None = None,
-    ) -> Gate[D]: ...
+    def gate(self, state: str, *, data: type[D], **options: Unpack[GateOptions]) -> Gate[D]: ...
     @overload
     def gate(
-        self,
-        state: str,
-        *,
-        choices: Mapping[str, str],
-        data: None = None,
-        by: Collection[str] = (),
-        not_by: str | Submitter | Collection[str | Submitter] = (),
-        deadline: Duration | None = None,
-        on_expiry: str | None = None,
-        refusals: Collection[str] | None = None,
+        self, state: str, *, data: None = None, **options: Unpack[GateOptions]
     ) -> Gate[Any]: ...
     def gate(
         self,
@@ -462,7 +428,6 @@ class Flow(Generic[P]):
         """Declare a question to a person, asked in `state` and answered by `engine.decide`.
 
         Args:
-            state: Where the job waits for the answer.
             choices: The possible answers and the state each leads to.
             data: What the answer may carry.
             by: The roles that may answer; empty means anyone.
@@ -482,28 +447,10 @@ class Flow(Generic[P]):
         return made
 
     @overload
-    def wait(
-        self,
-        state: str,
-        *,
-        signal: str | None = None,
-        to: str | None = None,
-        data: type[D],
-        after: Duration | None = None,
-        deadline: Duration | None = None,
-        on_expiry: str | None = None,
-    ) -> Wait[D]: ...
+    def wait(self, state: str, *, data: type[D], **options: Unpack[WaitOptions]) -> Wait[D]: ...
     @overload
     def wait(
-        self,
-        state: str,
-        *,
-        signal: str | None = None,
-        to: str | None = None,
-        data: None = None,
-        after: Duration | None = None,
-        deadline: Duration | None = None,
-        on_expiry: str | None = None,
+        self, state: str, *, data: None = None, **options: Unpack[WaitOptions]
     ) -> Wait[Any]: ...
     def wait(
         self,
@@ -531,11 +478,8 @@ class Flow(Generic[P]):
 
     @property
     def table(self) -> Table:
-        """The checked table, by which every decision is made.
-
-        Raises:
-            FlowError: the declaration cannot work.
-        """
+        """The checked table, by which every decision is made; `FlowError`: the declaration cannot
+        work."""
         if self._table is None:
             from ulak.core.table import build
 
@@ -552,7 +496,7 @@ class Flow(Generic[P]):
 
     def mermaid(self) -> str:
         """Draw the lifecycle as a Mermaid state diagram."""
-        from ulak.core.drawing import mermaid
+        from ulak.core.table import mermaid
 
         return mermaid(self)
 

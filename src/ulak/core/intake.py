@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypedDict
 
 from ulak.clock import Duration, Instant, micros, read_micros
 from ulak.core import event as kinds
-from ulak.core.draft import proof_body
-from ulak.core.flow import Flow
+from ulak.core.bounds import LONGEST_KEY, is_utf8, storable_key
+from ulak.core.change import proof_body
+from ulak.core.flow import Flow, Stage
 from ulak.core.job import Event, JobRow, NewJob, Payload
-from ulak.core.keys import needs_of
 from ulak.core.lifecycle import WAITING
+from ulak.core.table import COST, RATE, SLOT, needs_of
 from ulak.errors import BadInput, PayloadTooLarge
 
 PRIORITIES = range(4)
 NORMAL = 1
-LONGEST_KEY = 500
 
 
 class Submission(NamedTuple):
@@ -29,7 +31,6 @@ class Submission(NamedTuple):
     expires: Duration | None = None
     scheduled_for: Instant | None = None
     keys: str | None = None
-    """What `keys_of` makes of the payload."""
 
 
 class SubmitOptions(TypedDict, total=False):
@@ -50,6 +51,12 @@ class LoneSubmitOptions(SubmitOptions, total=False):
     repeat_note: str | None
 
 
+class CallOptions(LoneSubmitOptions, total=False):
+    """The options of a call."""
+
+    timeout: Duration | None
+
+
 def begin(
     flow: Flow[Any],
     payload: Payload,
@@ -59,11 +66,8 @@ def begin(
     job_id: bytes,
     commit_id: bytes,
 ) -> NewJob:
-    """Return the new job, standing in its flow's initial state.
-
-    Raises:
-        BadInput: the submission cannot be accepted as it is.
-    """
+    """Return the new job, standing in its flow's initial state; `BadInput` if it cannot be
+    accepted."""
     check_submission(submission)
     check_payload(flow, payload.data)
     place = flow.table.places[flow.lifecycle.initial]
@@ -103,11 +107,7 @@ def begin(
 
 
 def check_payload(flow: Flow[Any], data: bytes) -> None:
-    """Refuse a payload that is larger than its flow allows.
-
-    Raises:
-        PayloadTooLarge: naming both sizes and the cure.
-    """
+    """Raise `PayloadTooLarge` for a payload that is larger than its flow allows."""
     if len(data) > flow.max_payload:
         raise PayloadTooLarge(
             f"{flow.name}: this payload has {len(data):,} bytes, and {flow.max_payload:,} are "
@@ -117,11 +117,7 @@ def check_payload(flow: Flow[Any], data: bytes) -> None:
 
 
 def check_submission(submission: Submission) -> None:
-    """Refuse what no store can keep.
-
-    Raises:
-        BadInput: naming what cannot be accepted.
-    """
+    """Raise `BadInput` for what no store can keep."""
     if submission.priority not in PRIORITIES:
         raise BadInput(f"priority {submission.priority} is not one of 0 (most urgent) to 3")
     if submission.after is not None:
@@ -132,15 +128,41 @@ def check_submission(submission: Submission) -> None:
         text = getattr(submission, name)
         if not text:
             continue
-        if "\x00" in text or not _is_utf8(text):
+        if "\x00" in text or not is_utf8(text):
             raise BadInput(f"{name} {text!r} holds a character that no store can keep")
         if len(text) > LONGEST_KEY:
             raise BadInput(f"{name} has {len(text)} characters; {LONGEST_KEY} are allowed")
 
 
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def keys_of(flow: Flow[Any], payload: Any) -> str | None:
+    """Return the keys and costs of a payload as `jobs.keys` holds them; None when there are none.
+    `BadInput`: a key is no text that can be stored, or a cost is more than its bucket holds."""
+    found: dict[str, dict[str, str | int]] = {}
+    for stage in flow.declared.stages:
+        own: dict[str, str | int] = {}
+        if stage.limit is not None and stage.limit.key is not None:
+            own[SLOT] = _key(flow, stage, "limit", stage.limit.key, payload)
+        if stage.rate is not None and stage.rate.key is not None:
+            own[RATE] = _key(flow, stage, "rate", stage.rate.key, payload)
+        if stage.rate is not None and not isinstance(stage.rate.cost, int):
+            own[COST] = _cost(flow, stage, stage.rate.cost(payload))
+        if own:
+            found[stage.state] = own
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":")) if found else None
+
+
+def _key(
+    flow: Flow[Any], stage: Stage[Any, Any], what: str, key: Callable[[Any], str], payload: Any
+) -> str:
+    where = f'{flow.name}: the key of the {what} of "{stage.state}" for this payload'
+    return storable_key(key(payload), where)
+
+
+def _cost(flow: Flow[Any], stage: Stage[Any, Any], cost: object) -> int:
+    where = f'{flow.name}: a run of "{stage.state}" costs {cost!r} for this payload'
+    if not isinstance(cost, int) or isinstance(cost, bool) or cost < 1:
+        raise BadInput(f"{where}; it must be a whole number of tokens, 1 or more")
+    burst = 0 if stage.rate is None else stage.rate.terms().burst
+    if cost > burst:
+        raise BadInput(f"{where}, and its bucket never holds more than {burst}; raise burst=")
+    return cost

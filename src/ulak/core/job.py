@@ -8,7 +8,8 @@ of them in the 70 us that it has.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from ulak.clock import Instant
 from ulak.core.lifecycle import Role
@@ -43,16 +44,13 @@ class JobRow(NamedTuple):
     version: int
     """Moves with every committed change; the guard of operators."""
     seq: int
-    """The number of the last event of the trail."""
     round: int
-    """1, and one more with every retry by an operator."""
     attempt: int
     """Failed attempts at this stage, or at this undo."""
     lapses: int
     """Leases lost at this stage because a worker vanished."""
     changed_at: Instant
     code: str | None
-    """Why the job is held, failed or being undone."""
     permanent: int
     """1 when it failed for a reason that no retry mends."""
     resume: str | None
@@ -70,15 +68,12 @@ class JobRow(NamedTuple):
     """The limit of which this stage needs a slot, with a mark in front where no claim takes it:
     `OF_STATE`, `OF_UNDO` or `BY_ENTRY`."""
     rate: str | None
-    """The bucket from which every run of this stage is paid."""
     cost: int
     """How many tokens a run takes from it; 0 without a rate."""
     parked_on: str | None
     """What it waits for outside the claim index: a limit, `/rate/...` or `/key/...`."""
     awaits: str | None
-    """The signal that a waiting job waits for."""
     deadline_at: Instant | None
-    """When the wait or the gate of this state ends by itself."""
     wake_at: Instant | None
     """When upkeep must look at it: the earlier of its deadline and its expiry."""
     leased_by: str | None
@@ -92,7 +87,6 @@ class JobRow(NamedTuple):
     """1 when the last lease lapsed and no run has answered for it yet."""
 
     requests: int
-    """How many requests wait for it; a side column."""
 
 
 FIRST_MUTABLE = JobRow._fields.index("state")
@@ -111,7 +105,6 @@ class Event(NamedTuple):
     code: str | None
     message: str | None
     details: str | None
-    """JSON, or nothing."""
     round: int
     attempt: int
     worker: str | None
@@ -182,6 +175,11 @@ class NewJob(NamedTuple):
     """Who owns it, and the job that is answered in its place, too; '' in a flow without owners."""
 
 
+def column(path: str, about: str) -> Any:
+    """Return the property that shows a column of a row; `path` leads to it."""
+    return property(attrgetter(path), doc=about)
+
+
 OF_STATE = "="
 """Marks the slot of a job in a busy state: it is the state's, and held until the state is left."""
 OF_UNDO = "-"
@@ -223,21 +221,16 @@ EVERY_TENANT = "/*"
 def lane_of(
     queue: str, pool: str, flow: str, version: int, stage: str, *, fair: bool = False
 ) -> str:
-    """Name the line a job stands in: a worker serves whole lanes, a claim reads one range each.
-
-    It names the stage, so that a program does not find the job if its version of the flow lacks
-    that stage. The jobs of a fair flow stand in a lane for each tenant; what is named then is their
-    family.
-    """
+    """Name the line a job stands in: a worker serves whole lanes, a claim reads one range each. It
+    names the stage, so that a version of the flow without that stage does not find the job. The
+    jobs of a fair flow stand in a lane for each tenant; what is named then is their family."""
     return f"{queue}/{pool}/{flow}@{version}#{stage}{EVERY_TENANT if fair else ''}"
 
 
 def lane_before(lane: str) -> str:
     """Return the lane that a job of this one had in the release before, which named no stage.
-
-    It is the same for all stages of a flow that share queue and pool: workers serve it too, and
-    the turns of a fair flow's tenants are counted by it.
-    """
+    Stages of a flow that share queue and pool have one. Workers serve it too, and tenants' turns
+    are counted by it."""
     # A tenant may have any name, one with the same sign too.
     queue, pool, flow, *tenant = lane.split("/", 3)
     return "/".join((queue, pool, flow.partition("#")[0], *tenant))
@@ -260,12 +253,10 @@ def family_of(lane: str) -> str:
 
 
 def queue_of(lane: str) -> str:
-    """Name the queue of a lane."""
     return lane.partition("/")[0]
 
 
 def flow_of(lane: str) -> str:
-    """Name the flow of a lane."""
     return lane.split("/", 3)[2].rpartition("@")[0]
 
 

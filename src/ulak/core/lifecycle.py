@@ -79,3 +79,36 @@ class Lifecycle:
     def done_states(self) -> tuple[str, ...]:
         """Return the states that mean success, in the order they were declared."""
         return (self.done,) if isinstance(self.done, str) else tuple(self.done)
+
+
+def moves_of(life: Lifecycle) -> dict[str, tuple[str, ...]]:
+    """Return the declared moves; a single state may be written without its list."""
+    return {
+        state: (ways,) if isinstance(ways, str) else tuple(ways)
+        for state, ways in life.moves.items()
+    }
+
+
+def ends_of(life: Lifecycle) -> frozenset[str]:
+    """Return the states to which every unfinished one may move without a line in the table."""
+    named = (life.held, life.failed, life.expired, life.cancelled, life.undoing, life.undone)
+    return frozenset(s for s in named if s is not None)
+
+
+def named_roles(life: Lifecycle) -> dict[str, Role]:
+    """Return the states that have their role by name."""
+    roles: dict[str, Role] = dict.fromkeys(life.done_states(), DONE)
+    # A flow may have one state for cancelled and expired jobs, or its failed state for either.
+    roles |= {life.cancelled: CANCELLED, life.expired: EXPIRED, life.failed: FAILED}
+    roles[life.held] = HELD
+    if life.undone is not None:
+        roles[life.undone] = FAILED
+    return roles
+
+
+def states_of(life: Lifecycle) -> list[str]:
+    """Return every state, in the order in which the table first names it."""
+    named = [life.initial]
+    for state, ways in moves_of(life).items():
+        named += [state, *ways]
+    return list(dict.fromkeys([*named, *life.done_states(), *sorted(ends_of(life))]))

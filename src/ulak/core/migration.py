@@ -14,15 +14,13 @@ from typing import Any
 
 from ulak.clock import Instant
 from ulak.core import event as kinds
-from ulak.core.change import Change
-from ulak.core.draft import Draft, frees_key
+from ulak.core.acts import refused
+from ulak.core.change import Change, Draft, frees_key
 from ulak.core.flow import Flow, names
 from ulak.core.job import OF_UNDO, JobRow, Result, held_slot, lane_for
-from ulak.core.keys import needs_of
 from ulak.core.lifecycle import BUSY, CLAIMABLE, FINAL, HELD, READY, UNDOING, WAITING
-from ulak.core.table import Place, find_missing, knows
-from ulak.errors import BadInput, TransitionNotAllowed
-from ulak.ids import to_text
+from ulak.core.table import Place, find_missing, knows, needs_of
+from ulak.errors import BadInput
 
 Standing = Collection[tuple[str, str]]
 """The states in which jobs of a version stand, each with the role that it has in their rows."""
@@ -33,7 +31,6 @@ class Migration:
     """Which version of a flow is left, and where the jobs of each of its states go."""
 
     target: Flow[Any]
-    """The flow in the version that the jobs will have."""
     _: KW_ONLY
     from_version: int
     states: Mapping[str, str]
@@ -42,11 +39,9 @@ class Migration:
     """The flow in the version that is left, if this program declares it."""
 
     def concerns(self, state: str, role: str) -> bool:
-        """Tell whether a job of the old version in this state may be moved.
-
-        Within one version only what this program lacks may be: everything else has ways of its
-        own, and a second run of the same map must find nothing to do.
-        """
+        """Tell whether a job of the old version in this state may be moved. Within one version only
+        what this program lacks may be: everything else has ways of its own, and a second run of the
+        same map must find nothing to do."""
         is_same = self.from_version == self.target.version
         return not (is_same and knows(self.target.table, state, role))
 
@@ -64,11 +59,7 @@ def with_same_states(migration: Migration, standing: Standing) -> dict[str, str]
 
 
 def check(migration: Migration, standing: Standing) -> None:
-    """Refuse a map that cannot be followed, before anything is changed.
-
-    Raises:
-        BadInput: naming the states and what would work.
-    """
+    """Raise `BadInput` for a map that cannot be followed, before anything is changed."""
     target, places = migration.target, migration.target.table.places
     which = f"{target.name} version {target.version}"
     if unknown := [new for new in migration.states.values() if new not in places]:
@@ -117,22 +108,10 @@ def migrated(
     keys: str | None,
     results: Iterable[Result] = (),
 ) -> Change:
-    """Return the change that moves a job of the old version, guarded by the job's version.
-
-    Args:
-        migration: Where it goes.
-        job: The job as it was read; nobody has leased it.
-        now: The store's time.
-        actor: Who acts.
-        note: Why, for people.
-        commit_id: The identity of this write.
-        keys: What `keys_of` of the target makes of its payload.
-        results: What its stages have left. Those of a mapped state are written once more, under
-            the name of the new one.
-
-    Raises:
-        TransitionNotAllowed: the job owes or names what the target lacks.
-    """
+    """Return the change that moves a job of the old version, guarded by the job's version. Nobody
+    has leased the job; `keys` are what `keys_of` of the target makes of its payload. The `results`
+    of a mapped state are written once more, under the name of the new one. `TransitionNotAllowed`:
+    the job owes or names what the target lacks."""
     flow, table = migration.target, migration.target.table
     place = table.places[migration.states[job.state]]
     _must_fit_job(migration, job, place)
@@ -159,9 +138,6 @@ def migrated(
     # free one twice is nothing.
     ended = job.role in FINAL and job.dedup_key is not None
     return draft.change()._replace(frees_key=ended and frees_key(flow, draft.row))
-
-
-# --- what fits ------------------------------------------------------------------
 
 
 def _must_fit(migration: Migration, state: str, role: str) -> None:
@@ -201,7 +177,7 @@ def _must_fit_job(migration: Migration, job: JobRow, place: Place) -> None:
         what = "asks at a gate" if job.code is None else f"is held by a fault ({job.code})"
         cure = f'it {what}, which "{place.state}" is not for'
     if cure is not None:
-        raise _left(job, cure)
+        raise refused(job, cure)
 
 
 def _must_have_all(migration: Migration, job: JobRow, row: JobRow) -> None:
@@ -213,25 +189,16 @@ def _must_have_all(migration: Migration, job: JobRow, row: JobRow) -> None:
     if slot is not None and slot != held_slot(job.slot, leased=False):
         stage = migration.target.table.places[row.state].stage
         before = row.state if stage is None else stage.state
-        raise _left(
+        raise refused(
             job,
             f'it has no slot of "{row.state}", which is limited; map "{job.state}" to "{before}"',
         )
     if missing is not None:
-        raise _left(
+        raise refused(
             job,
             f'it owes or will come back to "{missing}", which version {migration.target.version} '
             f"has not; say with --map {missing}=NEW what stands for it",
         )
-
-
-def _left(job: JobRow, why: str) -> TransitionNotAllowed:
-    return TransitionNotAllowed(
-        f'job {to_text(job.id)} is in "{job.state}" ({job.role}): {why}', state=job.state
-    )
-
-
-# --- what stays -----------------------------------------------------------------
 
 
 def _keep(draft: Draft, place: Place, resume: str | None) -> None:

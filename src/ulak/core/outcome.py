@@ -84,7 +84,6 @@ class Finished:
 
 
 JUST_FINISHED: Final = Finished()
-"""How most runs end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,6 @@ class Deferred:
     spend_attempt: bool
     message: str
     key: str | None = None
-    """The key that is paused for as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +142,6 @@ class GivenBack:
     code: str | None = None
     message: str | None = None
     after: Duration = 0
-    """How long nobody is to claim it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +163,6 @@ class Note(NamedTuple):
     kind: str
     message: str
     details: str | None = None
-    """JSON, or nothing."""
 
 
 Outcome = (
@@ -213,7 +209,6 @@ class Expire(Act):
     """A program ends a job whose time is over by its own count."""
 
     state: str | None = None
-    """Only if it stands here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,6 @@ class Limit:
     keeps its slot until it leaves that state: through a retry, a lost worker and a drain too.
 
     Args:
-        n: How many.
         key: Makes a text from the payload; then there are `n` for each of these texts.
         of: "run" limits the runs of the stage, "state" the jobs in its busy state.
     """
@@ -95,7 +94,6 @@ class Rate:
 
     Args:
         n: How many tokens come in every `per`.
-        per: The span.
         burst: How many tokens the bucket holds, by default `n`.
         key: Makes a text from the payload; then there is a bucket for each of these texts.
         cost: The tokens of a run, or what makes their number from the payload.
@@ -136,7 +134,6 @@ class LimitTerms(NamedTuple):
 
     n: int
     keyed: bool = False
-    """There are so many for each key."""
     busy: str | None = None
     """The state of which there may be so many jobs; None when runs are limited."""
     mark: str = ""

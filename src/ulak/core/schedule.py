@@ -55,18 +55,13 @@ class Rule:
 
     @property
     def every_us(self) -> int | None:
-        """The interval, if it is one."""
         if not self.text.startswith(_EVERY):
             return None
         return int(self.text.removeprefix(_EVERY).removesuffix("s")) * SECOND
 
 
 def cron_rule(expression: str, zone: str) -> Rule:
-    """Check a cron expression of five fields and the zone that its times are in.
-
-    Raises:
-        FlowError: it cannot be read, has no date, or nobody knows the zone.
-    """
+    """Check a cron expression of five fields and its zone; `FlowError` if it has no date."""
     from cronsim import CronSimError
 
     _must_be_a_zone(zone)
@@ -86,11 +81,7 @@ def cron_rule(expression: str, zone: str) -> Rule:
 
 
 def every_rule(span: Duration) -> Rule:
-    """Check an interval.
-
-    Raises:
-        FlowError: it is not one or more whole seconds.
-    """
+    """Check an interval; `FlowError` if it is not one or more whole seconds."""
     wrong = duration_complaint(span)
     if wrong is not None:
         raise FlowError(f"every= cannot be used: {wrong}")
@@ -101,11 +92,7 @@ def every_rule(span: Duration) -> Rule:
 
 
 def next_after(rule: Rule, after: Instant) -> Instant:
-    """Return the first date that is later than this instant.
-
-    Raises:
-        FlowError: there is none for fifty years.
-    """
+    """Return the first date after this instant; `FlowError` if there is none for fifty years."""
     if (every := rule.every_us) is not None:
         return (after // every + 1) * every
     minute, hour, *_ = rule.text.split()
@@ -147,13 +134,9 @@ def _by_hours_that_pass(rule: Rule, after: Instant) -> Iterator[Instant]:
 
 
 def _shown_after(rule: Rule, local: datetime) -> Iterator[datetime]:
-    """The times without a zone that an expression names, later than what the clock shows.
-
-    cronsim is asked about times without a zone only: it loses dates where clocks move by half an
-    hour (2.8, in Australia/Lord_Howe).
-    """
     from cronsim import CronSim
 
+    # Without a zone: cronsim 2.8 loses dates where clocks move by half an hour, as on Lord Howe.
     return CronSim(rule.text, local.replace(tzinfo=None, fold=0))
 
 
@@ -167,12 +150,10 @@ def _when_shown(shown: datetime, zone: ZoneInfo, *, fold: int) -> Instant | None
 def dates_due(
     rule: Rule, catch_up: str, next_at: Instant, now: Instant, *, most: int
 ) -> tuple[list[Instant], Instant]:
-    """Return which dates to run, and the first date that is left for later.
-
-    `next_at` is the first date that nobody has seen to, and it has come. `all` runs every date
-    from there until now, at most so many at a time; `last` runs the latest of them; `none` runs
-    the latest unless it is late.
-    """
+    """Return which dates to run, and the first date that is left for later. `next_at` is the first
+    date that nobody has seen to, and it has come. `all` runs every date from there until now, at
+    most so many at a time; `last` runs the latest of them; `none` runs the latest unless it is
+    late."""
     if catch_up == "all":
         dates, following = [next_at], next_after(rule, next_at)
         while following <= now and len(dates) < most:
@@ -186,10 +167,8 @@ def dates_due(
 
 
 def _latest(rule: Rule, since: Instant, now: Instant) -> tuple[Instant, Instant]:
-    """Return the last date until now, `since` or later, and the first one after now.
-
-    Looks back from now, further each time: after a long outage nobody walks over every minute.
-    """
+    """Return the last date until now, `since` or later, and the first one after now. Looks back
+    from now, further each time: after a long outage nobody walks over every minute."""
     found, back = since, LATE
     while (start := now - back) > since:
         if (date := next_after(rule, start)) <= now:

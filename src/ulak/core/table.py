@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ulak.clock import micros
 from ulak.core import checks
 from ulak.core.flow import Flow, Gate, Stage, Wait, pool_of
-from ulak.core.job import BY_ENTRY, OF_STATE, JobRow, is_of_state, lane_of
+from ulak.core.job import BY_ENTRY, OF_STATE, JobRow, is_of_state, lane_for, lane_of
 from ulak.core.lifecycle import (
     BUSY,
     DONE,
@@ -21,8 +22,15 @@ from ulak.core.lifecycle import (
     WAITING,
     Role,
     Same,
+    ends_of,
+    moves_of,
 )
 from ulak.core.policy import Backoff, LimitTerms, RateTerms
+
+SLOT, RATE, COST = "slot", "rate", "cost"
+
+NO_KEY = ""
+"""The key of jobs that were submitted before their flow asked for one; they share it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +45,13 @@ class Place:
     to: str | None = None
     """Where the stage goes by itself; None when it must say so with a `Goto`."""
     ways: tuple[str, ...] = ()
-    """Where the stage may go."""
     during: str | None = None
     """The busy state that the claim of this stage enters; None in that state itself."""
     enters: str | None = None
     """The busy state that is entered when the stage's `before` lets the job pass."""
     lane: str = ""
     slot: str | None = None
-    """The limit of the stage."""
     rate: str | None = None
-    """The bucket of the stage."""
     cost: int = 0
     """The tokens of a run, if they are the same for every payload."""
     keys_slot: bool = False
@@ -64,6 +69,15 @@ class Place:
     is_final: bool = False
 
 
+class Needs(NamedTuple):
+    """What a claim must have for one run of a stage."""
+
+    lane: str
+    slot: str | None
+    rate: str | None
+    cost: int
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """A flow, resolved: nothing here needs the declaration again."""
@@ -74,11 +88,8 @@ class Table:
     """For each stage with an undo, the lane in which that undo is claimed."""
     retry_to: str | Same
     limits: Mapping[str, LimitTerms]
-    """Every limit of the flow and how many slots it has."""
     rates: Mapping[str, RateTerms]
-    """Every rate of the flow."""
     keyed: bool
-    """Whether the payload of a job decides what its stages need."""
     entries: Mapping[str, str]
     """The busy state that a claim enters, for each state that has one."""
     keeps: frozenset[str]
@@ -90,12 +101,26 @@ class Table:
     """Whether a submit asks the flow if it takes the job now."""
 
 
+def needs_of(place: Place, tenant: str, keys: str | None) -> Needs:
+    lane = lane_for(place.lane, tenant)
+    if place.stage is None or not (place.slot or place.rate):
+        return Needs(lane, None, None, 0)
+    own = {} if keys is None else json.loads(keys).get(place.stage.state, {})
+    slot, rate = place.slot, place.rate
+    if place.keys_slot:
+        slot = f"{slot}/{own.get(SLOT, NO_KEY)}"
+    if place.keys_rate:
+        rate = f"{rate}/{own.get(RATE, NO_KEY)}"
+    cost = place.cost
+    if rate is not None and not cost:
+        cost = own.get(COST, 1)
+    return Needs(lane, slot, rate, cost)
+
+
 def find_missing(table: Table, job: JobRow) -> str | None:
     """Return the state or the stage of a job that this version of its flow lacks, if there is one.
-
-    Another program has put it there, before or after this one in a rolling deploy. Such a job is
-    left to programs that know its state; this one can neither run it nor act on it.
-    """
+    A program of another version has put it there. Such a job is left to programs that know its
+    state."""
     if not knows(table, job.state, job.role):
         return job.state
     if not job.started and job.undo_to is None:
@@ -113,10 +138,8 @@ def kept_entries(flows: Iterable[Flow[Any]]) -> frozenset[tuple[str, int, str]]:
 
 
 def enterable(table: Table, place: Place) -> Place:
-    """Return the place itself, or the one before a busy state that only its stage may enter.
-
-    Such a state has slots of its own, or its stage has a `before`.
-    """
+    """Return the place itself, or the one before a busy state that only its stage may enter,
+    because it has slots of its own or its stage has a `before`."""
     if place.stage is None or place.role != BUSY:
         return place
     if not is_of_state(place.slot) and place.stage.before_function is None:
@@ -131,30 +154,19 @@ def knows(table: Table, state: str, role: str) -> bool:
 
 
 def build(flow: Flow[Any]) -> Table:
-    """Check a flow and resolve it.
-
-    Raises:
-        FlowError: with a sentence naming the flow, the state and the cure.
-    """
+    """Check a flow and resolve it, or raise `FlowError` naming the flow, the state and the cure."""
     checks.check(flow)
     roles = checks.roles_of(flow)
     places = {state: _place(flow, state, role) for state, role in roles.items()}
+    stages = flow.declared.stages
     undo_lanes = {
-        stage.state: lane_of(
-            flow.queue,
-            pool_of(stage.undo_function),
-            flow.name,
-            flow.version,
-            stage.state,
-            fair=flow.fair,
-        )
-        for stage in flow.declared.stages
+        stage.state: _lane(flow, stage, flow.queue, pool_of(stage.undo_function))
+        for stage in stages
         if stage.undo_function is not None
     }
-    lifecycle = flow.lifecycle
-    retry_to = lifecycle.retry_to
+    retry_to = flow.lifecycle.retry_to
     if retry_to is None:
-        retry_to = lifecycle.initial if undo_lanes else Same()
+        retry_to = flow.lifecycle.initial if undo_lanes else Same()
     return Table(
         places=places,
         legal=_legal(flow, roles, retry_to),
@@ -167,26 +179,18 @@ def build(flow: Flow[Any]) -> Table:
                 stage.during if stage.limit.of == "state" else None,
                 _slot_mark(stage, stage.state),
             )
-            for stage in flow.declared.stages
+            for stage in stages
             if stage.limit is not None
         },
-        rates={
-            slot_name(flow, stage): stage.rate.terms()
-            for stage in flow.declared.stages
-            if stage.rate is not None
-        },
+        rates={slot_name(flow, s): s.rate.terms() for s in stages if s.rate is not None},
         keyed=any(
             place.keys_slot or place.keys_rate or (place.rate is not None and not place.cost)
             for place in places.values()
         ),
         entries={
-            s.state: s.during
-            for s in flow.declared.stages
-            if s.during is not None and s.before_function is None
+            s.state: s.during for s in stages if s.during is not None and s.before_function is None
         },
-        keeps=frozenset(
-            s.state for s in flow.declared.stages if s.limit is not None and s.limit.of == "state"
-        ),
+        keeps=frozenset(s.state for s in stages if s.limit is not None and s.limit.of == "state"),
         straight=_straight(flow, places),
         lanes=frozenset(p.lane for p in places.values() if p.lane) | set(undo_lanes.values()),
         asks=flow.admission is not None or flow.max_waiting is not None,
@@ -218,14 +222,9 @@ def slot_name(flow: Flow[Any], stage: Stage[Any, Any]) -> str:
 
 
 def _place(flow: Flow[Any], state: str, role: Role) -> Place:
-    moves = checks.moves_of(flow)
+    moves = moves_of(flow.lifecycle)
     wait = next((w for w in flow.declared.waits if w.state == state), None)
     deadline = None if wait is None else wait.deadline
-    if role in FINAL:
-        return Place(
-            state, role, wait=wait, is_final=True,
-            deadline_us=None if deadline is None else micros(deadline),
-        )  # fmt: skip
     gate = next((g for g in flow.declared.gates if g.state == state), None)
     if gate is not None:
         deadline = gate.deadline
@@ -233,14 +232,14 @@ def _place(flow: Flow[Any], state: str, role: Role) -> Place:
     if stage is None:
         return Place(
             state, role, gate=gate, wait=wait, awaits=wait.signal if wait else None,
-            deadline_us=None if deadline is None else micros(deadline),
+            deadline_us=None if deadline is None else micros(deadline), is_final=role in FINAL,
         )  # fmt: skip
     origin = stage.during or stage.state
     enters = None
     if stage.before_function is not None and state == stage.state:
         enters, origin = stage.during, state
     ways = tuple(way for way in moves.get(origin, ()) if way != enters)
-    onward = [s for s in ways if s not in checks.ends_of(flow)] or list(ways)
+    onward = [s for s in ways if s not in ends_of(flow.lifecycle)] or list(ways)
     to = stage.to or (onward[0] if len(onward) == 1 else None)
     limit, rate = stage.limit, stage.rate
     keys_slot = limit is not None and limit.key is not None
@@ -254,14 +253,7 @@ def _place(flow: Flow[Any], state: str, role: Role) -> Place:
         ways=ways,
         during=stage.during if state == stage.state and enters is None else None,
         enters=enters,
-        lane=lane_of(
-            stage.queue or flow.queue,
-            stage.pool,
-            flow.name,
-            flow.version,
-            stage.state,
-            fair=flow.fair,
-        ),
+        lane=_lane(flow, stage, stage.queue or flow.queue, stage.pool),
         slot=None if limit is None else _slot_mark(stage, state) + slot_name(flow, stage),
         rate=None if rate is None else slot_name(flow, stage),
         cost=rate.cost if rate is not None and isinstance(rate.cost, int) else 0,
@@ -275,8 +267,11 @@ def _place(flow: Flow[Any], state: str, role: Role) -> Place:
     )
 
 
+def _lane(flow: Flow[Any], stage: Stage[Any, Any], queue: str, pool: str) -> str:
+    return lane_of(queue, pool, flow.name, flow.version, stage.state, fair=flow.fair)
+
+
 def _slot_mark(stage: Stage[Any, Any], state: str) -> str:
-    """Return what stands before the slot of a job of this stage in `JobRow.slot`."""
     if state == stage.state:
         return "" if stage.before_function is None else BY_ENTRY
     return OF_STATE if stage.limit is not None and stage.limit.of == "state" else ""
@@ -287,11 +282,9 @@ def _legal(
 ) -> frozenset[tuple[str, str]]:
     """Every move that may ever be written, the declared ones and those that roles imply."""
     lifecycle = flow.lifecycle
-    legal = {(a, b) for a, ways in checks.moves_of(flow).items() for b in ways}
+    legal = {(a, b) for a, ways in moves_of(flow.lifecycle).items() for b in ways}
     unfinished = {s for s, role in roles.items() if role not in FINAL}
-    ends = {lifecycle.held, lifecycle.failed, lifecycle.cancelled, lifecycle.expired}
-    ends |= {s for s in (lifecycle.undoing, lifecycle.undone) if s is not None}
-    legal |= {(a, b) for a in unfinished for b in ends if a != b}
+    legal |= {(a, b) for a in unfinished for b in ends_of(lifecycle) if a != b}
     workable = {s for s, role in roles.items() if role in (READY, BUSY, WAITING, HELD)}
     workable -= {lifecycle.held}
     if any(s.undo_function is not None for s in flow.declared.stages):
@@ -315,3 +308,46 @@ def _legal(
             if stage.before_function is not None:
                 legal.add((stage.state, flow.retry_via))
     return frozenset(legal)
+
+
+def mermaid(flow: Flow[Any]) -> str:
+    """Draw a flow as a Mermaid state diagram: the declared moves, and what makes each."""
+    table = flow.table
+    moves = moves_of(flow.lifecycle)
+    shown = dict.fromkeys([flow.lifecycle.initial])
+    for state, ways in moves.items():
+        shown.update(dict.fromkeys([state, *ways]))
+    alias = {state: f"s{n}" for n, state in enumerate(shown)}
+    lines = ["stateDiagram-v2"]
+    lines += [
+        f'    state "{state} ({table.places[state].role})" as {alias[state]}' for state in shown
+    ]
+    lines.append(f"    [*] --> {alias[flow.lifecycle.initial]}")
+    for state, ways in moves.items():
+        for to in ways:
+            label = _label(flow, state, to)
+            lines.append(f"    {alias[state]} --> {alias[to]}" + (f" : {label}" if label else ""))
+    lines += [f"    {alias[s]} --> [*]" for s in shown if table.places[s].role in FINAL]
+    undos = [s.state for s in flow.declared.stages if s.undo_function is not None]
+    if undos:
+        last = alias[flow.lifecycle.initial]
+        # On lines of its own: Mermaid ends a note of one line at its second colon.
+        lines.append(f"    note right of {last}")
+        lines.append(f"        undone in reverse order, if started - {', '.join(undos)}")
+        lines.append("    end note")
+    return "\n".join(lines) + "\n"
+
+
+def _label(flow: Flow[Any], state: str, to: str) -> str:
+    place = flow.table.places[state]
+    if place.gate is not None:
+        choices = [c for c, target in place.gate.choices.items() if target == to]
+        if place.gate.on_expiry == to:
+            choices.append("deadline")
+        return ", ".join(choices)
+    if place.wait is not None:
+        said = [place.wait.signal] if place.wait.to == to and place.wait.signal else []
+        return ", ".join([*said, *(["time"] if place.wait.on_expiry == to else [])])
+    if place.stage is not None and place.stage.during != to:
+        return getattr(place.stage.function, "__name__", "")
+    return ""

@@ -6,12 +6,14 @@ which also frees its dedup key; until then nobody may retry, release or cancel i
 
 from __future__ import annotations
 
+from typing import Final
+
 from ulak.core import event as kinds
-from ulak.core.draft import Draft, clean
+from ulak.core.change import Draft, clean
 from ulak.core.job import OF_UNDO, is_of_state, lane_for
 from ulak.core.lifecycle import BUSY, CANCELLED, EXPIRED, FAILED, FINAL, HELD, UNDOING
 from ulak.core.outcome import NOTHING, Left, Raised
-from ulak.core.table import enterable
+from ulak.core.table import Place, enterable
 
 _CODES = {CANCELLED: kinds.CANCELLED_CODE, EXPIRED: kinds.EXPIRED_CODE}
 REASONS = frozenset(
@@ -35,12 +37,7 @@ def give_up(
     """End the job in `to`, after the undos of every stage that has started.
 
     Args:
-        draft: The change so far.
-        to: Where it ends once everything is undone.
-        kind: The event that says why.
-        code: Why, as stored.
-        message: Why, for people.
-        details: More of it, as JSON.
+        kind: The event that says why, with `code`, `message` and `details`.
         permanent: No retry will mend it.
         failed: Where it ends instead when there is nothing to undo.
         emitted: How many messages are written with that event.
@@ -72,7 +69,7 @@ def ends_for_good(draft: Draft, to: str, kind: str) -> bool:
 
 
 def finished(draft: Draft, left: Left = NOTHING, code: str | None = None) -> None:
-    """One undo succeeded: void what its stage left, and go on to the next or to the end."""
+    """Void what the stage of an undo left, and go on to the next undo or to the end."""
     draft.leave(left)
     row, emitted = draft.row, len(draft.messages)
     owed = row.started.split()
@@ -128,10 +125,8 @@ def hold_undo(draft: Draft, message: str, details: str | None = None) -> None:
 
 
 def resume(draft: Draft, kind: str, message: str | None, because: str | None) -> None:
-    """Go on undoing after a person has released a job held with `undo-failed`.
-
-    `because` is the code with which it gave up; the row has another while it is held.
-    """
+    """Go on undoing after a person has released a job held with `undo-failed`. `because` is the
+    code with which it gave up; the row has another while it is held."""
     row = draft.row
     end = draft.table.places[row.undo_to or draft.flow.lifecycle.failed]
     _begin(draft, row.started.split(), end.state)
@@ -181,5 +176,58 @@ def _begin(draft: Draft, owed: list[str], to: str) -> None:
 
 
 def _lane(draft: Draft, stage: str) -> str:
-    """Return where the undo of a stage is claimed. What it takes back has no limit and no rate."""
     return lane_for(draft.table.undo_lanes[stage], draft.row.tenant)
+
+
+INDIRECT: Final = frozenset({HELD, UNDOING, FAILED, EXPIRED, CANCELLED})
+"""The roles into which `enter` does not lead straight."""
+
+
+def enter(
+    draft: Draft,
+    place: Place,
+    *,
+    kind: str,
+    code: str | None = None,
+    message: str | None = None,
+    after_us: int = 0,
+    emitted: int = 0,
+) -> None:
+    """Put the job into the state of `place` by the road that its role asks for."""
+    row, life = draft.row, draft.flow.lifecycle
+    if place.role in INDIRECT and place.gate is None:
+        if place.state == life.held:
+            hold(draft, code or kinds.HELD, message, kind=kind, emitted=emitted)
+            return
+        end, nothing_owed = place.state, place.state
+        if place.role == UNDOING:
+            end, nothing_owed = life.undone or life.failed, life.failed
+        give_up(
+            draft, end, kind=kind, code=code or _CODES.get(place.role, kinds.GAVE_UP),
+            message=message, failed=nothing_owed, emitted=emitted,
+        )  # fmt: skip
+        return
+    draft.arrive(place, after_us=after_us)
+    draft.note(kind, from_state=row.state, code=code, message=message, emitted=emitted)
+
+
+def hold(
+    draft: Draft,
+    code: str,
+    message: str | None,
+    details: str | None = None,
+    *,
+    kind: str = kinds.HELD,
+    emitted: int = 0,
+) -> None:
+    """Stop the job for a person; it remembers where it stood and what it still owes."""
+    row = draft.row
+    if row.role == UNDOING:
+        hold_undo(draft, f"{code}: {message}" if message else code, details)
+        return
+    draft.arrive(draft.table.places[draft.flow.lifecycle.held])
+    # A lapsed run may still be working somewhere: an undo that follows a hold must know it too.
+    draft.row = draft.row._replace(code=clean(code), resume=row.state, lapsed=row.lapsed)
+    draft.note(
+        kind, from_state=row.state, code=code, message=message, details=details, emitted=emitted
+    )

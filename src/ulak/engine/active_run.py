@@ -15,19 +15,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ulak.clock import Instant
 from ulak.core import event as kinds
 from ulak.core.bounds import must_be_few, must_fit
-from ulak.core.change import Change, Committed, LeaseLost, Receipt
+from ulak.core.change import Change, Committed, LeaseLost, Receipt, clean
 from ulak.core.decide import RunFacts, decide
-from ulak.core.decision import Decision, PastAct
-from ulak.core.draft import clean
 from ulak.core.flow import Flow, Gate
 from ulak.core.job import JobRow, Message, NewJob, Payload, Request, Result
 from ulak.core.lifecycle import UNDOING
 from ulak.core.outcome import Cancel, Elapsed, Held, Note, Noted, Outcome, Overran
-from ulak.core.run import Run, effect_key, effect_name
+from ulak.core.run import Decision, PastAct, Run, effect_key, effect_name
 from ulak.core.table import Place
 from ulak.engine import stage_transactions
 from ulak.engine.committer import Entry
-from ulak.engine.results import Results, read_payload
+from ulak.engine.reads import Results, read_payload
 from ulak.engine.stage_outcomes import Abandoned, make_note, read_before, read_return, write_effect
 from ulak.errors import BadInput, FlowError, StoreError
 from ulak.ids import to_text

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextlib import suppress
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
 from ulak.clock import Duration
 from ulak.core.event import ENGINE, SUBMITTED_AGAIN, check_kind
 from ulak.core.flow import Flow
-from ulak.core.intake import NORMAL, LoneSubmitOptions, SubmitOptions
+from ulak.core.intake import NORMAL, CallOptions, LoneSubmitOptions, SubmitOptions
 from ulak.core.job import NewJob
-from ulak.engine.admission import add_steps, find_asking, must_admit
 from ulak.engine.flow_control import FlowControl
 from ulak.engine.function import Call
-from ulak.engine.inspect import Inspect
+from ulak.engine.inspect import Inspect, Owners
 from ulak.engine.kernel import next_part
+from ulak.engine.new_jobs import add_steps, find_asking, must_admit
 from ulak.engine.outbox import Outbox
-from ulak.engine.owners import Owners
+from ulak.engine.ports import WorkerSettings
+from ulak.engine.reads import Waiting, must_wait_for
 from ulak.engine.retention import Retention
 from ulak.engine.schedules import Schedules
 from ulak.engine.threads import call_on
 from ulak.engine.tracing import FLOW, describe_submit, submitting
 from ulak.engine.view import Job
-from ulak.engine.waiting import Waiting, must_wait_for
 from ulak.store import caller
 from ulak.store.protocol import Added
 
 if TYPE_CHECKING:
     from ulak.engine.engine import Engine
+
 
 A = ParamSpec("A")
 R = TypeVar("R")
@@ -51,8 +53,6 @@ def awaited(verb: Callable[A, R]) -> Callable[A, Awaitable[R]]:
 
 
 class AsyncSchedules:
-    """`engine.aio.schedules`."""
-
     def __init__(self, schedules: Schedules) -> None:
         self.all = awaited(schedules.all)
         self.get = awaited(schedules.get)
@@ -63,8 +63,6 @@ class AsyncSchedules:
 
 
 class AsyncFlowControl:
-    """`engine.aio.flow_control`."""
-
     def __init__(self, control: FlowControl) -> None:
         self.set_limit = awaited(control.set_limit)
         self.limits = awaited(control.limits)
@@ -81,8 +79,6 @@ class AsyncFlowControl:
 
 
 class AsyncOutbox:
-    """`engine.aio.outbox`."""
-
     def __init__(self, outbox: Outbox) -> None:
         self.deliveries = awaited(outbox.deliveries)
         self.dead = awaited(outbox.dead)
@@ -95,8 +91,6 @@ class AsyncOutbox:
 
 
 class AsyncInspect:
-    """`engine.aio.inspect`."""
-
     def __init__(self, inspect: Inspect) -> None:
         self.counts = awaited(inspect.counts)
         self.backlog = awaited(inspect.backlog)
@@ -109,8 +103,6 @@ class AsyncInspect:
 
 
 class AsyncOwners:
-    """`engine.aio.owners`."""
-
     def __init__(self, owners: Owners) -> None:
         self.all = awaited(owners.all)
         self.jobs = awaited(owners.jobs)
@@ -118,8 +110,6 @@ class AsyncOwners:
 
 
 class AsyncRetention:
-    """`engine.aio.retention`."""
-
     def __init__(self, retention: Retention) -> None:
         self.ended = awaited(retention.ended)
         self.prune = awaited(retention.prune)
@@ -165,11 +155,7 @@ class AsyncEngine:
     ) -> Job[R]: ...
     @overload
     async def submit(
-        self,
-        function: Callable[[*Ts], R],
-        /,
-        *arguments: *Ts,
-        **options: Unpack[LoneSubmitOptions],
+        self, function: Callable[[*Ts], R], /, *arguments: *Ts, **options: Unpack[LoneSubmitOptions]
     ) -> Job[R]: ...
     async def submit(  # type: ignore[misc] # mypy does not see that *Any takes *Ts
         self,
@@ -215,10 +201,7 @@ class AsyncEngine:
     ) -> list[Job]: ...
     @overload
     async def submit_many(
-        self,
-        flow: Callable[..., Any],
-        payloads: Iterable[Any],
-        **options: Unpack[SubmitOptions],
+        self, flow: Callable[..., Any], payloads: Iterable[Any], **options: Unpack[SubmitOptions]
     ) -> list[Job]: ...
     async def submit_many(
         self, flow: Any, payloads: Iterable[Any], **options: Unpack[SubmitOptions]
@@ -238,7 +221,6 @@ class AsyncEngine:
             await asyncio.to_thread(self._kernel.open)
 
     async def _accept(self, jobs: list[NewJob]) -> list[Added]:
-        """Store the jobs of one call as `Kernel.accept` does."""
         kernel = self._kernel
         flow = find_asking(kernel, jobs)
         if flow is not None:
@@ -273,24 +255,9 @@ class AsyncEngine:
             return job
 
     @overload
-    async def call(
-        self,
-        flow: Flow[P],
-        payload: P,
-        /,
-        *,
-        timeout: Duration | None = None,
-        **options: Unpack[LoneSubmitOptions],
-    ) -> Any: ...
+    async def call(self, flow: Flow[P], payload: P, /, **options: Unpack[CallOptions]) -> Any: ...
     @overload
-    async def call(
-        self,
-        call: Call[R],
-        /,
-        *,
-        timeout: Duration | None = None,
-        **options: Unpack[LoneSubmitOptions],
-    ) -> R: ...
+    async def call(self, call: Call[R], /, **options: Unpack[CallOptions]) -> R: ...
     async def call(
         self, flow: Any, /, *arguments: Any, timeout: Duration | None = None, **options: Any
     ) -> Any:
@@ -306,3 +273,44 @@ class AsyncEngine:
     async def result(self, job: Job[Any] | str) -> Any:
         """Return what the last stage that returned something has returned, or None."""
         return await asyncio.to_thread(self._engine.result, job)
+
+
+log = logging.getLogger("ulak.lifespan")
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
+
+
+def lifespan_of(engine: Engine, settings: WorkerSettings | None) -> Lifespan:
+    """Make what FastAPI and Starlette take as `lifespan=`; no settings, no worker."""
+
+    @asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        await asyncio.to_thread(engine.open)
+        try:
+            if settings is None:
+                yield
+            else:
+                async with _working(engine, settings):
+                    yield
+        finally:
+            await asyncio.to_thread(engine.close)
+
+    return lifespan
+
+
+@asynccontextmanager
+async def _working(engine: Engine, settings: WorkerSettings) -> AsyncIterator[None]:
+    worker = engine.worker(settings)
+    working = asyncio.create_task(worker.run(), name="ulak-worker")
+    working.add_done_callback(_tell_of_an_early_end)
+    try:
+        yield
+    finally:
+        worker.stop()
+        await working
+
+
+def _tell_of_an_early_end(working: asyncio.Task[None]) -> None:
+    """A worker that fails must be heard of now, not when the program ends."""
+    if not working.cancelled() and (error := working.exception()) is not None:
+        log.error("the worker has ended", exc_info=error)

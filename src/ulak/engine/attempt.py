@@ -7,15 +7,14 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from ulak.clock import Duration, read_micros
-from ulak.core.acts import must_know
+from ulak.core.acts import can_be_taken, must_know, taken
 from ulak.core.change import Committed
 from ulak.core.decide import RunFacts, decide, lapse_answer
 from ulak.core.flow import Flow
 from ulak.core.lifecycle import UNDOING
 from ulak.core.outcome import GivenBack, Outcome
-from ulak.core.taking import can_be_taken, taken
 from ulak.engine.lease import Lease, Listener
-from ulak.engine.results import read_payload
+from ulak.engine.reads import read_payload
 from ulak.engine.stage_outcomes import read_error, read_return
 from ulak.engine.telemetry import commit_one, log_lapse
 from ulak.engine.view import Job

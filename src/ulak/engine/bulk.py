@@ -22,10 +22,9 @@ from ulak.core.flow import Flow, names
 from ulak.core.job import JobRow
 from ulak.core.lifecycle import BUSY, FAILED, HELD, READY, WAITING
 from ulak.core.outcome import Asked, Cancel, Release, Retry
-from ulak.engine.asking import approving, decision, with_reason
+from ulak.engine.acts import decision, key_taken, with_reason
 from ulak.engine.engine import Engine
 from ulak.errors import BadInput, Contended, StaleJob, TransitionNotAllowed, UlakError
-from ulak.errors import KeyTaken as KeyTakenError
 from ulak.ids import to_text
 from ulak.store.protocol import LARGEST_BATCH, JobFilter
 
@@ -60,7 +59,6 @@ class BulkAct:
     where: JobFilter
     _: KW_ONLY
     choice: str = ""
-    """What to decide."""
     note: str = ""
 
 
@@ -105,14 +103,22 @@ class BulkDone:
     """Jobs that match and were not looked at; the same token goes on."""
 
 
-class Bulk:
-    """Acts in bulk on the jobs of one engine.
+class Refusals:
+    """How many jobs would not have it, and the first of them."""
 
-    Args:
-        engine: Whose jobs.
-        key: Signs tokens, and nothing else: whoever is to take a token of another process has
-            the same one.
-    """
+    def __init__(self) -> None:
+        self.first: list[Refusal] = []
+        self.count = 0
+
+    def add(self, row: JobRow, error: UlakError) -> None:
+        self.count += 1
+        if len(self.first) < MOST_TOLD:
+            self.first.append(Refusal(to_text(row.id), error.code, str(error)))
+
+
+class Bulk:
+    """Acts in bulk on the jobs of one engine. `key` signs tokens: who takes those of another
+    process has the same."""
 
     def __init__(self, engine: Engine, key: bytes) -> None:
         self._engine = engine
@@ -120,11 +126,8 @@ class Bulk:
         self._key = key
 
     def count(self, act: BulkAct, actor: Actor) -> Counted:
-        """Count what the filter matches and what the act is for; nothing is changed.
-
-        Raises:
-            BadInput: the act makes no sense.
-        """
+        """Count what the filter matches; `BadInput` if the act makes no sense. Nothing is
+        changed."""
         _check(act)
         store = self._kernel.open().store
         count = sum(store.count_jobs(where) for where in _each(act))
@@ -133,11 +136,8 @@ class Bulk:
         return Counted(count, token, to_datetime(expires))
 
     def do(self, act: BulkAct, actor: Actor, *, token: str) -> BulkDone:
-        """Do it to everything that the filter matches now, at most to 10,000 jobs.
-
-        Raises:
-            BadInput: the token is old, or was given for something else.
-        """
+        """Do it to everything that the filter matches now, at most to 10,000 jobs. `BadInput`: the
+        token is old, or was given for something else."""
         _check(act)
         self._kernel.open()
         self._must_confirm(act, actor, token)
@@ -165,23 +165,18 @@ class Bulk:
 
 
 class _Doing:
-    """One call, from the newest job downward."""
-
     def __init__(self, engine: Engine, act: BulkAct, actor: Actor) -> None:
         self._engine = engine
         self._kernel = engine.kernel
         self._store = engine.kernel.store
-        self._flows = engine.kernel.flows_by_version()
         self._act = act
         self._actor = actor
         self._done = 0
-        self._refused: list[Refusal] = []
-        self._refused_count = 0
+        self._refused = Refusals()
 
     def do(self) -> BulkDone:
-        filters = list(_each(self._act))
         left = 0
-        for where in filters:
+        for where in _each(self._act):
             after: bytes | None = None
             while not self._is_enough and (rows := self._page(where, after)):
                 self._do_batch(rows)
@@ -189,11 +184,11 @@ class _Doing:
             if self._is_enough:
                 # Also what it has not come to: where it is, and in the roles after that.
                 left += self._store.count_jobs(where, after=after)
-        return BulkDone(self._done, self._refused, self._refused_count, left)
+        return BulkDone(self._done, self._refused.first, self._refused.count, left)
 
     @property
     def _is_enough(self) -> bool:
-        return self._done >= MOST_ACTS or self._done + self._refused_count >= MOST_LOOKS
+        return self._done >= MOST_ACTS or self._done + self._refused.count >= MOST_LOOKS
 
     def _page(self, where: JobFilter, after: bytes | None) -> list[JobRow]:
         limit = min(LARGEST_BATCH, MOST_ACTS - self._done)
@@ -209,11 +204,10 @@ class _Doing:
                 else:
                     changes.append((row, self._change(row, now)))
             except (BadInput, StaleJob, TransitionNotAllowed) as error:
-                self._refuse(row, error)
+                self._refused.add(row, error)
         self._commit(changes)
 
     def _do_leased(self, row: JobRow) -> None:
-        """Ask its worker, who alone may end it; nothing else can be asked of it now."""
         if self._act.action != CANCEL:
             raise TransitionNotAllowed(
                 f'job {to_text(row.id)} is in "{row.state}" and a worker runs it now'
@@ -222,13 +216,7 @@ class _Doing:
         self._done += 1
 
     def _change(self, row: JobRow, now: Instant) -> Change:
-        flow = self._flows.get((row.flow, row.flow_version))
-        if flow is None:
-            raise TransitionNotAllowed(
-                f"job {to_text(row.id)} follows {row.flow} version {row.flow_version}, "
-                "which this program does not declare",
-                code="flow-unknown",
-            )
+        flow = self._kernel.get_flow(row)
         asked = with_reason(self._store, row, self._asked(flow, row, now))
         commit_id = self._kernel.new_commit_id()
         change = answer(flow, row, asked, now, commit_id=commit_id, roles=self._actor.roles)
@@ -244,10 +232,8 @@ class _Doing:
                 return Cancel(who, note)
             case "release":
                 return Release(who, note)
-            case "decide":
-                return decision(flow, row, self._act.choice, actor=who, note=note, now=now)
             case _:
-                return approving(flow, row, actor=who, note=note, now=now)
+                return decision(flow, row, self._act.choice or None, actor=who, note=note, now=now)
 
     def _commit(self, changes: list[tuple[JobRow, Change]]) -> None:
         if not changes:
@@ -258,32 +244,24 @@ class _Doing:
             self._kernel.telemetry.committed(batch, receipts, time.monotonic() - began)
         except Contended as error:
             if len(changes) == 1:
-                self._refuse(changes[0][0], error)
+                self._refused.add(changes[0][0], error)
                 return
             # One of them must wait for somebody; the others need not.
             for change in changes:
                 self._commit([change])
             return
         for (row, _), receipt in zip(changes, receipts, strict=True):
-            job_id = to_text(row.id)
             if isinstance(receipt, Committed):
                 self._done += 1
             elif isinstance(receipt, KeyTaken):
-                holder = to_text(receipt.holder)
-                taken = f"job {job_id}: its dedup key is held by job {holder} now"
-                self._refuse(row, KeyTakenError(taken, holder=holder))
+                self._refused.add(row, key_taken(row, receipt))
             else:
+                job_id = to_text(row.id)
                 moved = f"job {job_id} has moved meanwhile; read it again"
-                self._refuse(row, StaleJob(moved, job_id=job_id))
-
-    def _refuse(self, row: JobRow, error: UlakError) -> None:
-        self._refused_count += 1
-        if len(self._refused) < MOST_TOLD:
-            self._refused.append(Refusal(to_text(row.id), error.code, str(error)))
+                self._refused.add(row, StaleJob(moved, job_id=job_id))
 
 
 def _each(act: BulkAct) -> Iterator[JobFilter]:
-    """Return the filter for each role in which a job can have it done."""
     for role in ACTS_ON[act.action]:
         if act.where.role in (None, role):
             yield replace(act.where, role=role)

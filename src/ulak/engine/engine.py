@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import timedelta
-from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -26,31 +25,24 @@ from typing import (
 from ulak.clock import Duration, read_micros
 from ulak.core.event import ENGINE, SUBMITTED_AGAIN, check_kind
 from ulak.core.flow import Flow
-from ulak.core.intake import NORMAL, LoneSubmitOptions, SubmitOptions
+from ulak.core.intake import NORMAL, CallOptions, LoneSubmitOptions, SubmitOptions
 from ulak.core.job import NewJob
 from ulak.core.policy import Backoff
 from ulak.engine.acts import Acts
-from ulak.engine.admission import add_steps
 from ulak.engine.aio import AsyncEngine
 from ulak.engine.flow_control import FlowControl
 from ulak.engine.function import Call, JobFunction, JobOptions, make_function
-from ulak.engine.inspect import Inspect
+from ulak.engine.inspect import Inspect, Owners
 from ulak.engine.kernel import Kernel
+from ulak.engine.new_jobs import add_steps
 from ulak.engine.outbox import TRIES, Outbox, make_follower, make_handler, make_message
 from ulak.engine.outbox import declare as declare_handler
-from ulak.engine.owners import Owners
-from ulak.engine.ports import (
-    FollowFunction,
-    Receiver,
-    Resource,
-    ResourceFactory,
-    WorkerSettings,
-)
+from ulak.engine.ports import FollowFunction, Receiver, Resource, ResourceFactory, WorkerSettings
+from ulak.engine.reads import Waiting, must_wait_for
 from ulak.engine.retention import Retention
 from ulak.engine.schedules import Schedules
 from ulak.engine.tracing import FLOW, describe_submit, submitting
 from ulak.engine.view import Job, message_id
-from ulak.engine.waiting import Waiting, must_wait_for
 from ulak.errors import BadInput
 from ulak.store import caller
 from ulak.store.protocol import Store
@@ -89,16 +81,11 @@ class Engine(Acts):
         self.kernel = Kernel(store, read_micros(submit_timeout, "submit_timeout=") / 1e6)
         """What its parts share; not for programs."""
         self.schedules = Schedules(self.kernel)
-        """What is submitted by date."""
         self.flow_control = FlowControl(self.kernel)
-        """Limits, rates, pauses and weights."""
         self.outbox = Outbox(self.kernel)
-        """Messages and their deliveries."""
         self.inspect = Inspect(self.kernel)
-        """Counts, trails, reasons, the audit, and whether all is well."""
         self.owners = Owners(self.kernel)
         self.retention = Retention(self.kernel)
-        """Jobs that have ended, and for how long they are kept."""
         self.aio = AsyncEngine(self)
         for flow in flows:
             self.add(flow)
@@ -108,14 +95,11 @@ class Engine(Acts):
         """The store of its jobs."""
         return self.kernel.store
 
-    # --- declaring --------------------------------------------------------------
-
     def add(self, flow: Flow[P]) -> Flow[P]:
         """Register a flow, so that it can be submitted and its stages are run.
 
-        Raises:
-            FlowError: another flow of this name and version is registered.
-            NotSupported: the engine is open, and its store cannot do what the flow asks for.
+        `FlowError`: another flow of this name and version is registered. `NotSupported`: the engine
+        is open, and its store cannot do what the flow asks for.
         """
         self.kernel.add(flow)
         return flow
@@ -159,11 +143,8 @@ class Engine(Acts):
 
         A stage asks for it with `run.resource(kind)`. With `queue` only workers that serve that
         queue open it, so that a browser starts where pages are printed and nowhere else; with
-        `places` such a worker takes no more jobs of that queue at once, so that none is leased
-        to wait for the resource.
-
-        Raises:
-            BadInput: places without a queue, or none at all.
+        `places` such a worker takes no more jobs of that queue at once, so that none is leased to
+        wait for the resource. `BadInput`: places without a queue, or none at all.
         """
         if places is not None and (queue is None or places < 1):
             raise BadInput(f"places={places} of queue={queue!r}; say a queue, and 1 or more")
@@ -196,9 +177,8 @@ class Engine(Acts):
             give_up: For how long it is tried; by default only `retry` counts.
             block: A delivery that gave up stops its key until it is redriven or discarded.
 
-        Raises:
-            BadInput: topic or name is no text of 1 to 500 characters.
-            FlowError: another handler of this engine has the name.
+        `BadInput`: topic or name is no text of 1 to 500 characters. `FlowError`: another handler of
+        this engine has the name.
         """
 
         def declare(receive: H) -> H:
@@ -226,9 +206,8 @@ class Engine(Acts):
             retry: How often the events of a job are tried again; then that job waits until they are
                 redriven or discarded.
 
-        Raises:
-            BadInput: the name is no text of 1 to 500 characters, or no flow can be named so.
-            FlowError: another handler of this engine has the name.
+        `BadInput`: the name is no text of 1 to 500 characters, or no flow can be named so.
+        `FlowError`: another handler of this engine has the name.
         """
 
         def declare(function: F) -> F:
@@ -237,15 +216,11 @@ class Engine(Acts):
 
         return declare
 
-    # --- life -------------------------------------------------------------------
-
     def open(self) -> Self:
         """Check every flow and open the store; every verb does this by itself.
 
-        Raises:
-            FlowError: a declaration cannot work.
-            NotSupported: a declaration asks for what this store cannot do.
-            StoreError: the store cannot be opened.
+        `FlowError`: a declaration cannot work. `NotSupported`: it asks for what this store cannot
+        do. `StoreError`: the store cannot be opened.
         """
         self.kernel.open()
         return self
@@ -257,15 +232,8 @@ class Engine(Acts):
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-    # --- submitting -------------------------------------------------------------
 
     @overload
     def submit(self, flow: Flow[P], payload: P, /, **options: Unpack[LoneSubmitOptions]) -> Job: ...
@@ -281,11 +249,7 @@ class Engine(Acts):
     ) -> Job[R]: ...
     @overload
     def submit(
-        self,
-        function: Callable[[*Ts], R],
-        /,
-        *arguments: *Ts,
-        **options: Unpack[LoneSubmitOptions],
+        self, function: Callable[[*Ts], R], /, *arguments: *Ts, **options: Unpack[LoneSubmitOptions]
     ) -> Job[R]: ...
     def submit(  # type: ignore[misc] # mypy does not see that *Any takes *Ts
         self,
@@ -308,16 +272,14 @@ class Engine(Acts):
         Args:
             flow: A flow, or a job function, or one with its arguments (`function.bind(...)`).
             arguments: The payload of the flow, or the arguments of the function.
-            tenant: Whose job it is.
-            actor: Who submits it.
             priority: 0 is the most urgent of 0..3.
             after: Do not begin before this has passed.
             expires: End it as expired when it is not finished by then.
             dedup_key: The key itself, instead of the flow's rule.
             connection: Your own open transaction (sqlite3, psycopg or SQLAlchemy), to write
                 the job in: it is stored when you commit, and found at a worker's next look.
-            repeat_note: A kind of note, as for `note`. If the key is held, so that the first job is
-                returned, such a line is left in the trail of that job.
+            repeat_note: A kind of note, as for `note`, for the trail of a job that is returned
+                because it holds the key.
 
         Raises:
             BadInput: something cannot be used as given.
@@ -358,10 +320,7 @@ class Engine(Acts):
     ) -> list[Job]: ...
     @overload
     def submit_many(
-        self,
-        flow: Callable[..., Any],
-        payloads: Iterable[Any],
-        **options: Unpack[SubmitOptions],
+        self, flow: Callable[..., Any], payloads: Iterable[Any], **options: Unpack[SubmitOptions]
     ) -> list[Job]: ...
     def submit_many(
         self, flow: Any, payloads: Iterable[Any], **options: Unpack[SubmitOptions]
@@ -369,10 +328,9 @@ class Engine(Acts):
         """Accept many jobs of one flow or function, in few transactions; `options` as for `submit`.
 
         Each payload of a job function is its one argument, or several as `function.bind(...)`.
-
-        Raises:
-            Overloaded: the flow does not take one of them now, so that none is accepted.
-            UnknownOutcome: a transaction was not acknowledged in time; names every job of the call.
+        `Overloaded`: the flow does not take one of them now, so that none is accepted.
+        `UnknownOutcome`: a transaction was not acknowledged in time; it names every job of the
+        call.
         """
         kernel = self.kernel
         kernel.refuse_on_a_loop("submit_many", "run.spawn")
@@ -383,20 +341,14 @@ class Engine(Acts):
             added = kernel.accept(jobs)
         return [Job(a.row, created=a.created) for a in added]
 
-    # --- messages ---------------------------------------------------------------
-
     def emit(
         self, topic: str, data: object, *, key: str | None = None, connection: Any = None
     ) -> str:
         """Send a message outside a stage, and return its id: when this returns, it is durable.
 
         Messages of one key are delivered in order; without one it has no order. With `connection`,
-        your own open transaction, it is sent when you commit. A stage uses `run.emit`.
-
-        Raises:
-            BadInput: something cannot be used as given.
-            NotSupported: the store cannot write in a transaction of yours.
-            StoreError: the store could not answer.
+        your own open transaction, it is sent when you commit. A stage uses `run.emit`. Raises as
+        `submit` does.
         """
         kernel = self.kernel
         kernel.refuse_on_a_loop("emit", "run.emit")
@@ -404,38 +356,19 @@ class Engine(Acts):
         kernel.acting_on(connection, "emit", lambda store: store.post_messages([message]))
         return message_id(message)
 
-    # --- waiting ----------------------------------------------------------------
-
     @overload
-    def call(
-        self,
-        flow: Flow[P],
-        payload: P,
-        /,
-        *,
-        timeout: Duration | None = None,
-        **options: Unpack[LoneSubmitOptions],
-    ) -> Any: ...
+    def call(self, flow: Flow[P], payload: P, /, **options: Unpack[CallOptions]) -> Any: ...
     @overload
-    def call(
-        self,
-        call: Call[R],
-        /,
-        *,
-        timeout: Duration | None = None,
-        **options: Unpack[LoneSubmitOptions],
-    ) -> R: ...
+    def call(self, call: Call[R], /, **options: Unpack[CallOptions]) -> R: ...
     def call(
         self, flow: Any, /, *arguments: Any, timeout: Duration | None = None, **options: Any
     ) -> Any:
         """Submit a job, wait for its end and return its result; `options` as for `submit`.
 
-        `call(send.bind(42), timeout=10)`. A worker must be running somewhere. When the time is
-        over the job goes on all the same: `cancel` ends it.
-
-        Raises:
-            JobFailed: it failed, was cancelled or expired.
-            TimeoutError: it has not ended in time; the text names the job, and why it stands.
+        `call(send.bind(42), timeout=10)`. A worker must be running somewhere. When the time is over
+        the job goes on all the same: `cancel` ends it. `JobFailed`: it failed, was cancelled or
+        expired. `TimeoutError`: it has not ended in time; the text names the job, and why it
+        stands.
         """
         must_wait_for(timeout, options)
         job = self.submit(flow, *arguments, **options)
@@ -446,13 +379,11 @@ class Engine(Acts):
     ) -> Job:
         """Wait until a job has ended, or stands in the state `until`, and return it.
 
-        A state in which it stays only for a moment may be missed. A store that does not answer
-        is waited for as well.
+        A state in which it stays only for a moment may be missed. A store that does not answer is
+        waited for as well.
 
-        Raises:
-            BadInput: its flow has no state `until`.
-            JobNotFound: there is no such job.
-            TimeoutError: it has not come so far in time, and why; nothing was changed.
+        `BadInput`: its flow has no state `until`. `JobNotFound`: there is no such job.
+        `TimeoutError`: it has not come so far in time, and why; nothing was changed.
         """
         self.kernel.refuse_on_a_loop("wait")
         moved = threading.Event()
@@ -462,8 +393,6 @@ class Engine(Acts):
                 moved.wait(waiting.pause_s)
                 moved.clear()
             return job
-
-    # --- working ----------------------------------------------------------------
 
     def worker(self, settings: WorkerSettings = USUAL) -> Worker:
         """Make a worker of this engine; `await worker.run()` works until `worker.stop()`."""
@@ -476,8 +405,7 @@ class Engine(Acts):
     def working(self, settings: WorkerSettings = USUAL) -> Iterator[Worker]:
         """Run a worker on a thread of its own for as long as the block lasts, then drain it.
 
-        Raises:
-            BadInput: on the thread of an event loop, which the drain would stop.
+        `BadInput`: on the thread of an event loop, which the drain would stop.
         """
         if asyncio._get_running_loop() is not None:
             raise BadInput(
@@ -511,6 +439,6 @@ class Engine(Acts):
         """Return what FastAPI and Starlette take as `lifespan=`: the engine is opened with the
         application and closed with it, and with `workers` a worker runs on its loop and drains.
         """
-        from ulak.engine.lifespan import lifespan_of
+        from ulak.engine.aio import lifespan_of
 
         return lifespan_of(self, settings if workers else None)

@@ -20,21 +20,14 @@ from ulak.clock import (
 )
 from ulak.core.acts import must_act
 from ulak.core.admission import EVERY_TENANT, StopRow
+from ulak.core.bounds import storable_key
 from ulak.core.flow import Flow, names
 from ulak.core.job import queue_of
-from ulak.core.keys import storable_key
 from ulak.core.policy import Rate
 from ulak.engine.ports import Apart
 from ulak.errors import BadInput, NotSupported, UnknownName
 from ulak.store.flow_control import FLOW, HEAVIEST, KEY, QUEUE, is_keyed, stage_of
-from ulak.store.protocol import (
-    Features,
-    JobFilter,
-    LimitRow,
-    PauseRow,
-    RateRow,
-    Store,
-)
+from ulak.store.protocol import Features, JobFilter, LimitRow, PauseRow, RateRow, Store
 
 if TYPE_CHECKING:
     from ulak.engine.kernel import Kernel
@@ -43,7 +36,6 @@ T = TypeVar("T")
 
 
 RETRY_AFTER = timedelta(seconds=30)
-"""How long a refused caller should wait, unless the operator says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +64,6 @@ class StageRate:
     per: timedelta
     burst: int
     declared: tuple[int, timedelta, int]
-    """`n`, `per` and `burst` as the flow declares them."""
     actor: str | None
     """Who has set the rate; None while it is what the flow declares."""
     at: datetime
@@ -90,7 +81,6 @@ class Pause:
     note: str | None
     at: datetime
     replaces: Pause | None = None
-    """The pause that was in force when this one began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +90,6 @@ class Stop:
     flow: str
     tenant: str
     retry_after: timedelta
-    """How long a refused caller should wait."""
     actor: str
     note: str | None
     at: datetime
@@ -122,31 +111,19 @@ class FlowControl:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
-    # --- places -----------------------------------------------------------------
-
     def apart(self, queue: str, *, workers: int = 1, lease: Duration | None = None) -> None:
         """Have `ulak up` serve a queue by processes of its own, and not beside the API.
 
-        For stages whose crash or hunger would harm what runs beside them. It is said of a queue,
-        since that is what workers serve, and of the engine, since two flows may share a queue;
-        said again, the last word counts. `ulak worker` and `engine.working` serve what they are
-        told, this queue too.
-
-        Args:
-            queue: The queue of a flow or of single stages.
-            workers: How many children serve it, each with places of its own.
-            lease: How long the jobs of a vanished child stay taken, instead of `--lease`.
-
-        Raises:
-            BadInput: nobody would serve it.
+        For stages whose crash or hunger would harm what runs beside them. Said again, the last word
+        counts. `ulak worker` and `engine.working` serve what they are told, this queue too. Each of
+        the `workers` has places of its own; `lease` is how long the jobs of a vanished one stay
+        taken, instead of `--lease`. `BadInput`: nobody would serve it.
         """
         if workers < 1:
             raise BadInput(f'{workers} workers cannot serve the queue "{queue}"; 1 or more can')
         if lease is not None:
             read_micros(lease, "lease=")
         self._kernel.queues_apart[queue] = Apart(workers, lease)
-
-    # --- limits and rates -------------------------------------------------------
 
     def set_limit(
         self,
@@ -160,23 +137,19 @@ class FlowControl:
     ) -> StageLimit:
         """Set how many runs of a stage, or jobs in its busy state, there may be at once.
 
-        In force at once, in every process, and after a restart. A lowered limit drains: what
-        runs ends its stage.
+        In force at once, in every process, and after a restart. A lowered limit drains: what runs
+        ends its stage.
 
         Args:
             name: The limit, `flow/state`.
             n: How many; of a limit with a key, for each key. 0 lets nobody begin. None goes back
                 to what the flow declares; with `key=`, to what the other keys have.
             key: Set it for this key alone.
-            actor: Who acts.
-            note: Why, for readers of the audit.
             connection: Your own open transaction (sqlite3, psycopg or SQLAlchemy), to act in: it
-                is in force when you commit. `set_rate`, `pause`, `resume` and `set_weight` take
-                one too.
+                is in force when you commit. Every verb that changes something takes one.
 
-        Raises:
-            UnknownName: there is no such limit.
-            BadInput: `n` is negative, or the limit has no keys.
+        `UnknownName`: there is no such limit. `BadInput`: `n` is negative, or the limit has no
+        keys.
         """
         if n is not None and n < 0:
             raise BadInput(f"a limit of {n} makes no sense; 0 lets nobody begin")
@@ -208,19 +181,11 @@ class FlowControl:
     def set_rate(
         self, name: str, rate: Rate | None, *, actor: str, note: str = "", connection: Any = None
     ) -> StageRate:
-        """Set the rate of a stage, None for what its flow declares.
+        """Set the rate of a stage (`flow/state`), None for what its flow declares.
 
-        In force at once, in every process, and after a restart. The bucket keeps its tokens.
-
-        Args:
-            name: The rate, `flow/state`.
-            rate: `Rate(n, per=..., burst=...)`; key and cost stay what the flow declares.
-            actor: Who acts.
-            note: Why, for readers of the audit.
-
-        Raises:
-            UnknownName: there is no such rate.
-            BadInput: it makes no sense.
+        In force at once, in every process, and after a restart. The bucket keeps its tokens; key
+        and cost stay what the flow declares. `UnknownName`: there is no such rate. `BadInput`: it
+        makes no sense.
         """
         terms = None
         if rate is not None:
@@ -242,8 +207,6 @@ class FlowControl:
         """Return every rate and who has set it."""
         return [_rate(row) for row in self._kernel.open().store.rates()]
 
-    # --- pauses -----------------------------------------------------------------
-
     def pause(
         self,
         *,
@@ -258,17 +221,14 @@ class FlowControl:
         """Let no job of a queue, a flow or a key be begun; what runs ends its stage.
 
         Pausing again sets another end; `replaces` is then the pause before. A worker learns of a
-        pause with its next claim, within a second, and until then may go on to the next stage of
-        a job that it has leased.
+        pause with its next claim, within a second, and until then may go on to the next stage of a
+        job that it has leased.
 
         Args:
             queue: The queue, or
             flow: the flow, in every version and queue, or
             key: the key of a limit or a rate, in every flow that has it.
-            actor: Who acts.
-            note: Why, for readers of the audit.
             until: When it ends by itself, or after how long; without it, `resume` ends it.
-            connection: Your own open transaction, to act in.
 
         Raises:
             UnknownName: nobody knows such a queue or flow.
@@ -299,11 +259,7 @@ class FlowControl:
         note: str = "",
         connection: Any = None,
     ) -> Pause:
-        """End a pause; return what has ended.
-
-        Raises:
-            UnknownName: it is not paused.
-        """
+        """End a pause; return what has ended. `UnknownName`: it is not paused."""
         kind, name = self._pausable(queue, flow, key)
         who = must_act(actor, note)
 
@@ -343,8 +299,6 @@ class FlowControl:
         if name not in known:
             raise UnknownName(f'there is no {kind} "{name}"; there are {names(sorted(known))}')
 
-    # --- stops ------------------------------------------------------------------
-
     def stop_accepting(
         self,
         flow: str,
@@ -355,23 +309,13 @@ class FlowControl:
         note: str = "",
         connection: Any = None,
     ) -> Stop:
-        """Refuse new jobs of a flow until `accept`: a submit raises `Overloaded`.
+        """Refuse new jobs of a flow, in every version, until `accept`: a submit raises
+        `Overloaded`.
 
-        In force at once, in every process, and after a restart. A repeat of a known job still
-        gets that job; spawned and scheduled jobs are not refused. Stopping again sets another
-        `retry_after`.
-
-        Args:
-            flow: The flow, in every version.
-            tenant: Of which tenant; `*` is all of them.
-            retry_after: How long a refused caller should wait.
-            actor: Who acts.
-            note: Why, for the audit.
-            connection: Your own open transaction, to write the stop in.
-
-        Raises:
-            UnknownName: nobody knows such a flow.
-            BadInput: something cannot be used as given.
+        In force at once, in every process, and after a restart. A repeat of a known job still gets
+        that job; spawned and scheduled jobs are not refused. Stopping again sets another
+        `retry_after`, which is how long a refused caller should wait. The tenant `*` is all of
+        them. `UnknownName`: nobody knows such a flow.
         """
         who, wait_us = must_act(actor, note), read_micros(retry_after, "retry_after=")
         if tenant:
@@ -394,11 +338,8 @@ class FlowControl:
         note: str = "",
         connection: Any = None,
     ) -> Stop:
-        """End a stop; return what has ended. `connection` as for `stop_accepting`.
-
-        Raises:
-            UnknownName: the flow is not stopped for this tenant, or for all.
-        """
+        """End a stop; return what has ended. `UnknownName`: the flow is not stopped for this
+        tenant, or for all."""
         who = must_act(actor, note)
 
         def act(store: Store) -> Stop:
@@ -416,21 +357,13 @@ class FlowControl:
         """Return every stop that is in force."""
         return [_stop(row) for row in self._kernel.open().store.stops()]
 
-    # --- weights ----------------------------------------------------------------
-
     def set_weight(
-        self,
-        tenant: str,
-        weight: int | None,
-        *,
-        actor: str,
-        note: str = "",
-        connection: Any = None,
+        self, tenant: str, weight: int | None, *, actor: str, note: str = "", connection: Any = None
     ) -> Weight | None:
-        """Give a tenant so many turns in fair flows for each turn of others; None for one.
+        """Give a tenant so many turns, 1 to 1,000, in fair flows for each turn of others; None for
+        one.
 
-        Raises:
-            BadInput: the weight is not between 1 and 1,000.
+        `BadInput`: the weight is another number.
         """
         if weight is not None and not 1 <= weight <= HEAVIEST:
             raise BadInput(f"a weight of {weight} cannot be used; 1 to {HEAVIEST} can")
@@ -457,11 +390,7 @@ class FlowControl:
 
 
 def refuse_if_unable(features: Features, flow: Flow[Any]) -> None:
-    """Refuse a flow that needs flow control of a store that has none.
-
-    Raises:
-        NotSupported: naming the flow and the cure.
-    """
+    """Raise `NotSupported` for a flow that needs flow control of a store that has none."""
     table = flow.table
     if not features.flow_control and (
         flow.fair or table.keyed or table.rates or table.keeps or table.asks

@@ -83,11 +83,7 @@ class JobFunction(Generic[A, R_co]):
     @overload
     def bind(self, *args: A.args, **kwargs: A.kwargs) -> Call[R_co]: ...
     def bind(self, *args: A.args, **kwargs: A.kwargs) -> Call[Any]:
-        """Check arguments against the signature and keep them for a submit.
-
-        Raises:
-            BadInput: the function cannot be called with them.
-        """
+        """Keep arguments for a submit; `BadInput` if the function cannot be called with them."""
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -95,11 +91,8 @@ class JobFunction(Generic[A, R_co]):
         return Call(self.flow, {"args": list(args), "kwargs": dict(kwargs)})
 
     def bind_plain(self, arguments: Any) -> Call:
-        """Bind arguments as JSON carries them: an object by name, an array by position.
-
-        Raises:
-            BadInput: the function cannot be called with them, or not with their types.
-        """
+        """Bind arguments as JSON carries them: an object by name, an array by position. `BadInput`:
+        the function cannot be called with them, or not with their types."""
         bind: Callable[..., Call] = self.bind
         if arguments is None:
             call = bind()
@@ -158,7 +151,6 @@ def make_function(
 def _signature_of(
     function: Callable[..., Any], name: str, *, takes_connection: bool
 ) -> inspect.Signature:
-    """Return what a submit gives to a function: everything but its connection."""
     signature = inspect.signature(function)
     if not takes_connection:
         return signature

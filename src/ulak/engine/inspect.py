@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ulak.clock import to_datetime
+from ulak.clock import to_datetime, to_instant
 from ulak.core.backlog import Backlog, add_up
+from ulak.core.bounds import storable_key
 from ulak.core.flow import Flow
 from ulak.engine.reads import find_result
 from ulak.engine.verify import Finding, verify
 from ulak.engine.view import TrailEvent, event_view, hide
 from ulak.engine.why import Why, why
-from ulak.errors import JobNotFound
+from ulak.errors import BadInput, JobNotFound
+from ulak.ids import from_text, to_text
 from ulak.store import codec
 from ulak.store.protocol import AuditRow, CountRow
 
 if TYPE_CHECKING:
     from ulak.engine.kernel import Kernel
+    from ulak.store.protocol import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +53,11 @@ class Inspect:
         return self._kernel.open().store.counts()
 
     def backlog(self) -> list[Backlog]:
-        """Return how many jobs are due, delayed, parked, leased and held, by flow and queue.
+        """Return how many jobs are due, delayed, parked, leased and held, by flow and queue, since
+        when the first of them has been due or leased, and how many end in a second.
 
         Counted along indexes, at once however many jobs there are: up to 10,000 of a kind exactly,
-        of more it may be that there are `at_least` so many. Also since when the first of them has
-        been due or leased, and how many end in a second.
+        of more it may be that there are `at_least` so many.
         """
         standing = self._kernel.open().store.count_standing()
         return add_up(standing, {flow.name: flow.queue for flow in self.flows})
@@ -67,8 +70,7 @@ class Inspect:
     def payload(self, job_id: str, *, reveal: bool = False) -> Any:
         """Return a job's payload as plain data; secret fields are hidden unless revealed.
 
-        Of a flow that this program does not declare nobody knows which fields are secret: all
-        of them are hidden.
+        Of a flow that this program does not declare all fields are hidden.
         """
         row = self._kernel.get_row(job_id)
         stored = self._kernel.store.find_payload(row.id)
@@ -78,13 +80,8 @@ class Inspect:
         return plain if reveal else hide(self._kernel.find_flow(row.flow, row.flow_version), plain)
 
     def result(self, job_id: str) -> Any:
-        """Return what the last stage that returned something has returned, or None, as plain data.
-
-        However the job stands: unfinished, failed or done.
-
-        Raises:
-            TransitionNotAllowed: this program does not declare its flow.
-        """
+        """Return what the last stage that returned something has returned, or None, as plain data,
+        however the job stands. `TransitionNotAllowed`: this program does not declare its flow."""
         row = self._kernel.get_row(job_id)
         found = find_result(self._kernel, row, self._kernel.get_flow(row))
         return None if found is None else codec.decode(found.data)
@@ -92,10 +89,7 @@ class Inspect:
     def why(self, job_id: str, *, tenant: str | None = None) -> Why:
         """Return why a job stands where it stands: a code, a sentence and the facts.
 
-        With a tenant no job of another one is named.
-
-        Raises:
-            JobNotFound: there is none.
+        With a tenant no job of another one is named. `JobNotFound`: there is none.
         """
         return why(self._kernel, job_id, tenant=tenant)
 
@@ -116,3 +110,49 @@ def _line(row: AuditRow) -> AuditLine:
     return AuditLine(
         row.position, to_datetime(row.at), row.actor, row.act, row.subject, row.note, details
     )
+
+
+class Owned(NamedTuple):
+    """A job of an owner."""
+
+    since: datetime
+    """When they became an owner of it."""
+    job_id: str
+
+
+class Owners:
+    """`engine.owners`: who owns the jobs of flows with `owners=True`."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def all(self, job_id: str) -> list[str]:
+        """Return who owns a job, in the order in which they became owners; `JobNotFound`: there is
+        none."""
+        row = self._kernel.get_row(job_id)
+        return self._kernel.store.find_owners(row.id)
+
+    def jobs(self, owner: str, *, before: Owned | None = None, limit: int = 100) -> list[Owned]:
+        """Return the jobs of an owner, the last first by when they became one; `before` is the last
+        one of the page before. `JobFilter(owner=)` lists them by id, with other conditions."""
+        place = None if before is None else (to_instant(before.since), from_text(before.job_id))
+        found = self._kernel.open().store.find_owned(owner, before=place, limit=limit)
+        return [Owned(to_datetime(at), to_text(job_id)) for at, job_id in found]
+
+    def add(self, job_id: str, owner: str, *, connection: Any = None) -> None:
+        """Let one more own a job, in whatever state it is, as a repeat of its submit does; twice is
+        nothing. With `connection`, your own open transaction, it counts when you commit.
+
+        `BadInput`: the flow keeps no owners, or this is no name. `JobNotFound`: there is no such
+        job.
+        """
+        storable_key(owner, "owner=")
+
+        def write(store: Store) -> None:
+            row = self._kernel.get_row(job_id, store)
+            flow = self._kernel.find_flow(row.flow, row.flow_version)
+            if flow is not None and not flow.owners:
+                raise BadInput(f"{row.flow} keeps no owners; declare it with Flow(owners=True)")
+            store.add_owner(row.id, owner)
+
+        self._kernel.acting_on(connection, "owners.add", write)

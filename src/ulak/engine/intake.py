@@ -47,10 +47,8 @@ class Answer(Protocol):
 
 
 class Reply:
-    """The answer to a thread that waits for it and does nothing else.
-
-    A `Future` does the same and more; with thirty threads, a sixth of all the time went into it.
-    """
+    """The answer to a thread that waits for it and does nothing else. A `Future` does the same and
+    more; with thirty threads, a sixth of all the time went into it."""
 
     __slots__ = ("_added", "_error", "_is_there")
 
@@ -72,11 +70,7 @@ class Reply:
         self._is_there.release()
 
     def wait(self, timeout_s: float) -> list[Added]:
-        """Wait for it.
-
-        Raises:
-            TimeoutError: it did not come in time.
-        """
+        """Wait for it; `TimeoutError` if it does not come in time."""
         if not self._is_there.acquire(timeout=max(0.0, timeout_s)):
             raise TimeoutError("no answer came in time")
         if self._error is not None:
@@ -95,11 +89,9 @@ class Offer(NamedTuple):
 
 class Intake:
     """Takes offers from any thread and stores them in as few transactions as there are moments.
-
-    Group commit without a timer: whatever has come in while one transaction was flushed goes
-    into the next. Each offer still gets its own answer, after the commit that holds it. One that
-    a transaction of somebody else blocks is set aside and tried again by a thread of its own.
-    """
+    Group commit without a timer: whatever has come in while one transaction was flushed goes into
+    the next. Each offer still gets its own answer, after the commit that holds it. One that a
+    transaction of somebody else blocks is set aside and tried again by a thread of its own."""
 
     def __init__(
         self, store: Store, patience_s: float = 30.0, *, telemetry: Telemetry = NOBODY
@@ -120,11 +112,8 @@ class Intake:
         self._aside_thread: threading.Thread | None = None
 
     def offer(self, jobs: Sequence[NewJob]) -> Future[list[Added]]:
-        """Store these jobs together, sharing the commit with whoever else is waiting.
-
-        Raises:
-            Overloaded: too much is waiting already; nothing was accepted.
-        """
+        """Store these jobs together, sharing the commit with whatever else is waiting.
+        `Overloaded`: too much is waiting already; nothing was accepted."""
         refuse_while_holding(self._store)
         future: Future[list[Added]] = Future()
         with self._lock:
@@ -133,10 +122,7 @@ class Intake:
 
     def offer_and_wait(self, jobs: Sequence[NewJob], timeout_s: float) -> list[Added]:
         """Like `offer`, waiting for the answer; when the writer is idle, commit on this thread.
-
-        Raises:
-            TimeoutError: no answer came in time; the jobs may or may not be stored.
-        """
+        `TimeoutError`: no answer came in time; the jobs may or may not be stored."""
         refuse_while_holding(self._store)
         now = time.monotonic()
         give_up_at = now + timeout_s
@@ -186,11 +172,8 @@ class Intake:
 
     def _add(self, jobs: Sequence[NewJob], give_up_at: float) -> list[Added]:
         """Store jobs. After a broken connection their ids make it safe to store them again.
-
-        Raises:
-            TimeoutError: the store gave no answer; the jobs may or may not be stored.
-            Contended: somebody else holds the key of one of them; none is stored.
-        """
+        `TimeoutError`: the store gave no answer, and they may be stored. `Contended`: somebody else
+        holds a key; none is."""
         pause = FIRST_PAUSE_S
         while True:
             try:
@@ -278,11 +261,9 @@ class Intake:
         return taken
 
     def _store_offers(self, offers: Sequence[Offer]) -> list[Offer]:
-        """Store them in as few commits as can be, and answer those that somebody else blocks.
-
-        When the data of one is refused, or its key is held by an open transaction, the others
-        must not suffer: the batch is parted until that one stands alone.
-        """
+        """Store them in as few commits as can be, and answer those that somebody else blocks. When
+        the data of one is refused, or its key is held by an open transaction, the others must not
+        suffer: the batch is parted until that one stands alone."""
         blocked: list[Offer] = []
         parts, in_vain = [offers] if offers else [], 0
         give_up_at = time.monotonic() + self._patience_s
@@ -314,8 +295,6 @@ class Intake:
                 except Overloaded as refusal:
                     offer.answer.set_exception(refusal)
         return blocked
-
-    # --- what somebody else blocks --------------------------------------------------
 
     def _set_aside(self, blocked: Sequence[Offer]) -> None:
         """Leave these to a thread of their own, so that nobody else waits for their keys."""
@@ -357,11 +336,7 @@ class Intake:
 
 
 def _all_stored(added: list[Added]) -> list[Added]:
-    """Return the answers to one offer.
-
-    Raises:
-        Overloaded: its flow is stopped; what is new of it was not stored.
-    """
+    """Return the answers to one offer, or raise `Overloaded` if its flow is stopped."""
     for one in added:
         if one.stop is not None:
             raise stopped(one.stop)

@@ -18,14 +18,12 @@ from multiprocessing.synchronize import Event
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ulak.clock import Instant
-from ulak.core import run_log
-from ulak.core.decision import PastAct
 from ulak.core.flow import Flow, Gate, Stage
 from ulak.core.job import JobRow, Payload, Result
 from ulak.core.outcome import Finished, GivenBack, Left, Outcome, Raised
-from ulak.core.run import Run, effect_key
+from ulak.core.run import PastAct, Run, effect_key, set_logged_run
 from ulak.engine.function import JobFunction
-from ulak.engine.results import Results, read_payload
+from ulak.engine.reads import Results, read_payload
 from ulak.engine.stage_outcomes import Abandoned, read_error, read_return, write_effect
 from ulak.errors import BadInput, NotSupported
 from ulak.store import codec
@@ -243,7 +241,7 @@ def _child(
     root = logging.getLogger()
     root.addHandler(_ToTheWorker(pipe))
     root.setLevel(level)
-    run_log.begin(row)
+    set_logged_run(row)
     saw_stop = False
 
     def is_stopping() -> bool:

@@ -13,12 +13,11 @@ from ulak.core.flow import Flow, names
 from ulak.core.intake import NORMAL, Submission, SubmitOptions
 from ulak.core.job import JobRow, NewJob, queue_of
 from ulak.core.lifecycle import FINAL
-from ulak.core.policy import LimitTerms, RateTerms
 from ulak.core.table import knows
-from ulak.engine import admission, flow_control, stage_transactions
+from ulak.engine import flow_control, stage_transactions
 from ulak.engine.function import Call, JobFunction
 from ulak.engine.intake import Intake
-from ulak.engine.new_jobs import fit, make_job
+from ulak.engine.new_jobs import find_asking, fit, make_job, must_admit
 from ulak.engine.ports import Apart, Handler, Resource
 from ulak.engine.telemetry import Listeners
 from ulak.engine.tracing import Tracing
@@ -38,10 +37,8 @@ log = logging.getLogger("ulak.engine")
 
 
 def next_part(jobs: Sequence[NewJob], added: Sequence[Added]) -> Sequence[NewJob]:
-    """Return the jobs of one call that are stored next, after those that have their answer.
-
-    Once one of them is stored no stop keeps the others out: a call is refused whole or not at all.
-    """
+    """Return the jobs of one call that are stored next, after those that have their answer. Once
+    one of them is stored no stop keeps the others out: a call is refused whole or not at all."""
     part = jobs[len(added) : len(added) + LARGEST_BATCH]
     if any(one.created for one in added):
         return [job._replace(is_admitted=True) for job in part]
@@ -57,13 +54,11 @@ class Kernel:
         self.tracing: Tracing | None = None
         self.new_commit_id = CommitIds()
         self.handlers: dict[str, Handler] = {}
-        """The handlers of messages that this program declares."""
         self.resources: dict[type, Resource] = {}
         self.functions: dict[Flow[Any], JobFunction[..., Any]] = {}
         self.queues_apart: dict[str, Apart] = {}
         """The queues that `ulak up` serves by children, and how."""
         self.schedules: dict[str, Declared] = {}
-        """The schedules that this program declares."""
         self.attached: dict[str, tuple[Any, Any]] = {}
         """The services of this program, by name, each with what its `attach` has returned."""
         self.submit_timeout_s = submit_timeout_s
@@ -77,8 +72,6 @@ class Kernel:
         self._is_listening = False
         self._rings: list[Callable[[], None]] = []
         tell_of_forks(self)
-
-    # --- flows ------------------------------------------------------------------
 
     def add(self, flow: Flow[Any]) -> None:
         """Register a flow; `Engine.add` says what it refuses."""
@@ -95,7 +88,6 @@ class Kernel:
 
     @property
     def flows(self) -> tuple[Flow[Any], ...]:
-        """Every registered flow."""
         return tuple(self._flows.values())
 
     def flows_by_version(self) -> dict[tuple[str, int], Flow[Any]]:
@@ -104,26 +96,18 @@ class Kernel:
         return self._flows
 
     def find_flow(self, name: str, version: int) -> Flow[Any] | None:
-        """Return a registered flow."""
         return self._flows.get((name, version))
 
     def get_row(self, job_id: str, store: Store | None = None) -> JobRow:
-        """Return the row of a job; with `store`, as that one sees it.
-
-        Raises:
-            JobNotFound: there is none.
-        """
+        """Return the row of a job; with `store`, as that one sees it. `JobNotFound`: there is
+        none."""
         row = (store or self.open().store).find_job(from_text(job_id))
         if row is None:
             raise JobNotFound(job_id)
         return row
 
     def get_flow(self, row: JobRow) -> Flow[Any]:
-        """Return the flow of a job.
-
-        Raises:
-            TransitionNotAllowed: this program does not declare it.
-        """
+        """Return the flow of a job; `TransitionNotAllowed` if this program does not declare it."""
         flow = self._flows.get((row.flow, row.flow_version))
         if flow is None:
             raise TransitionNotAllowed(
@@ -133,19 +117,16 @@ class Kernel:
             )
         return flow
 
-    # --- life -------------------------------------------------------------------
-
     def open(self) -> Self:
         """Check every flow and open the store; `Engine.open` says what it refuses."""
         if self.is_open:
             return self
         with self._lock:
             if not self.is_open:
-                limits: dict[str, LimitTerms] = {}
-                rates: dict[str, RateTerms] = {}
-                for flow in self._flows.values():
-                    limits.update(flow.table.limits)
-                    rates.update(flow.table.rates)
+                tables = [flow.table for flow in self.flows]
+                limits = {name: n for table in tables for name, n in table.limits.items()}
+                rates = {name: terms for table in tables for name, terms in table.rates.items()}
+                for flow in self.flows:
                     self._refuse_if_unable(flow)
                 self._refuse_unknown_queues()
                 self.store.open()
@@ -167,27 +148,19 @@ class Kernel:
                 self.is_open = False
 
     def keep_schedules(self) -> None:
-        """Store the schedules that this program declares."""
         if self.schedules:
             now = self.store.clock.now()
             self.store.keep_schedules([made.row(now) for made in self.schedules.values()])
 
     def keep_handlers(self) -> None:
-        """Store the handlers that this program declares."""
         if self.handlers:
             self.store.keep_handlers([handler.row for handler in self.handlers.values()])
 
-    def before_fork(self) -> None:
-        """Nothing to do: the store lets what is under way end."""
-
-    def after_fork_in_parent(self) -> None:
-        """Nothing to do."""
-
+    def before_fork(self) -> None: ...  # the store lets what is under way end
+    def after_fork_in_parent(self) -> None: ...
     def after_fork_in_child(self) -> None:
-        """Begin anew: threads, and locks that they may hold, are the parent's.
-
-        What was offered there is stored there; the next verb opens the store again.
-        """
+        """Begin anew: threads, and locks that they may hold, are the parent's. What was offered
+        there is stored there; the next verb opens the store again."""
         self._lock = threading.RLock()
         self.is_open = False
         self._rings.clear()
@@ -225,8 +198,6 @@ class Kernel:
                     "jobs are in a state that this program lacks; they are left alone",
                     extra={"flow": f"{flow!r}", "state": count.state, "jobs": count.jobs},
                 )
-
-    # --- new jobs ---------------------------------------------------------------
 
     def prepare_many(
         self, flow: Any, payloads: Iterable[Any], options: SubmitOptions
@@ -285,15 +256,12 @@ class Kernel:
         return flow, fit(flow, payload)
 
     def accept(self, jobs: Sequence[NewJob]) -> list[Added]:
-        """Store the new jobs of one call, in few transactions, and wait for it.
-
-        Raises:
-            Overloaded: their flow takes none of them now, or the intake is full.
-            UnknownOutcome: a transaction was not acknowledged in time; names every job.
-        """
-        flow = admission.find_asking(self, jobs)
+        """Store the new jobs of one call, in few transactions, and wait for it. `Overloaded`: their
+        flow takes none of them now, or the intake is full. `UnknownOutcome`: a transaction was not
+        acknowledged in time; it names every job."""
+        flow = find_asking(self, jobs)
         if flow is not None and not jobs[0].is_admitted:
-            admission.must_admit(self, flow, jobs)
+            must_admit(self, flow, jobs)
         added: list[Added] = []
         try:
             if len(jobs) == 1:
@@ -307,26 +275,16 @@ class Kernel:
 
     def acting_on(self, connection: Any, verb: str, work: Callable[[Store], T]) -> T:
         """Do something with the store, or with its verbs inside a caller's own transaction.
-
-        Raises:
-            BadInput: the connection cannot be used; nothing was changed.
-            NotSupported: the store cannot write in a transaction of yours.
-        """
+        `BadInput`: the connection cannot be used. `NotSupported`: nor can any. Nothing was
+        changed."""
         if connection is None:
             return work(self.open().store)
         guest = caller.find_guest(self.store, verb)
         return caller.use(guest, connection, verb, work, ready=self.open)
 
     def refuse_on_a_loop(self, verb: str, inside: str = "") -> None:
-        """Refuse a verb that would stop the event loop of this thread.
-
-        Args:
-            verb: As it is called on the engine.
-            inside: What a stage uses instead.
-
-        Raises:
-            BadInput: naming the verb for a loop.
-        """
+        """Raise `BadInput` for a verb that would stop the event loop of this thread; `inside` is
+        what a stage uses instead."""
         # Its public sister raises where there is none: at each submit, that would be felt.
         if asyncio._get_running_loop() is not None:
             raise BadInput(
@@ -335,7 +293,6 @@ class Kernel:
             )
 
     def unknown_outcome(self, jobs: Sequence[NewJob], *, stored: int = 0) -> UnknownOutcome:
-        """Say that nobody knows whether these jobs, but for the first ones, were stored."""
         job_ids = [to_text(job.row.id) for job in jobs]
         job_id = job_ids[stored]
         said = f"job {job_id} was"
@@ -348,14 +305,9 @@ class Kernel:
             job_ids=job_ids,
         )
 
-    # --- the ring ---------------------------------------------------------------
-
     def on_ring(self, ring: Callable[[], None]) -> Callable[[], None]:
-        """Have `ring` called whenever a job may have become due; return the undo.
-
-        The store is listened to from the first time on: a program that only submits need not
-        know, and a store listens to other processes at a cost. `store.on_move` tells of moves.
-        """
+        """Have `ring` called whenever a job may have become due; return the undo. From the first
+        time on the store is listened to, which costs something; `store.on_move` tells of moves."""
         self._rings.append(ring)
         with self._lock:
             if not self._is_listening:

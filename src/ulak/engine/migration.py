@@ -16,14 +16,14 @@ from typing import Any, Final
 from ulak.core.acts import must_act
 from ulak.core.change import Change, Committed, Stale
 from ulak.core.flow import Flow, names
+from ulak.core.intake import keys_of
 from ulak.core.job import JobRow, Result
-from ulak.core.keys import keys_of
 from ulak.core.lifecycle import FINAL
 from ulak.core.migration import Migration, check, migrated, with_same_states
-from ulak.engine.bulk import MOST_TOLD, Refusal
+from ulak.engine.bulk import Refusal, Refusals
 from ulak.engine.kernel import Kernel
-from ulak.engine.results import read_payload
-from ulak.errors import BadInput, Contended, TransitionNotAllowed, UlakError, WriteRefused
+from ulak.engine.reads import read_payload
+from ulak.errors import BadInput, Contended, TransitionNotAllowed, WriteRefused
 from ulak.ids import to_text
 from ulak.store.protocol import LARGEST_BATCH_BYTES, CountRow, JobFilter
 
@@ -68,12 +68,8 @@ class Migrated:
 def migrate(
     kernel: Kernel, wanted: StateMap, *, actor: str, note: str = "", dry_run: bool = False
 ) -> Migrated:
-    """Move the jobs of a version by a map; a dry run only looks.
-
-    Raises:
-        BadInput: the map cannot be followed; nothing was changed.
-        StoreError: the store does not answer; what was moved so far stays moved.
-    """
+    """Move the jobs of a version by a map; a dry run only looks. `BadInput`: the map cannot be
+    followed; nothing was changed. `StoreError`: what was moved so far stays moved."""
     must_act(actor, note)
     migration = _plan(kernel, wanted)
     work = _Work(kernel, migration, actor=actor, note=note, dry_run=dry_run)
@@ -109,8 +105,6 @@ def _counts(kernel: Kernel, migration: Migration) -> list[CountRow]:
 
 
 class _Work:
-    """One migration under way."""
-
     def __init__(
         self, kernel: Kernel, migration: Migration, *, actor: str, note: str, dry_run: bool
     ) -> None:
@@ -123,13 +117,12 @@ class _Work:
         self._renames = any(old != new for old, new in migration.states.items())
         self._moved: Counter[tuple[str, str]] = Counter()
         self._leased = 0
-        self._left: list[Refusal] = []
-        self._left_count = 0
+        self._left = Refusals()
 
     def sweep(self) -> int:
         """Look at every job of the map once; return how many were moved."""
         before = self._moved.total()
-        self._leased, self._left, self._left_count = 0, [], 0
+        self._leased, self._left = 0, Refusals()
         for state in self._migration.states:
             where = JobFilter(flow=self._migration.target.name, state=state)
             after: bytes | None = None
@@ -139,7 +132,6 @@ class _Work:
         return self._moved.total() - before
 
     def report(self) -> Migrated:
-        """Return what was done, and what still stands where it stood."""
         migration = self._migration
         standing: Counter[str] = Counter()
         for count in _counts(self._kernel, migration):
@@ -148,7 +140,8 @@ class _Work:
                 standing[count.state] += count.jobs
         return Migrated(
             migration.target.name, migration.from_version, migration.target.version,
-            dict(self._moved), self._leased, self._left, self._left_count, dict(standing),
+            dict(self._moved), self._leased, self._left.first, self._left.count,
+            dict(standing),
         )  # fmt: skip
 
     def _is_concerned(self, row: JobRow) -> bool:
@@ -166,7 +159,7 @@ class _Work:
             try:
                 change = self._change(row)
             except (BadInput, TransitionNotAllowed) as error:
-                self._leave(row, error)
+                self._left.add(row, error)
                 continue
             changes.append((row, change))
             size += sum(len(result.data) for result in change.results)
@@ -212,7 +205,7 @@ class _Work:
             receipts = self._store.commit(batch)
         except (Contended, WriteRefused) as error:
             if len(changes) == 1:
-                self._leave(changes[0][0], error)
+                self._left.add(changes[0][0], error)
                 return
             half = len(changes) // 2
             self._commit(changes[:half])
@@ -226,8 +219,3 @@ class _Work:
                 self._leased += 1
             # Else it has moved by itself meanwhile: if it is still of the map, another look finds
             # it where it stands now.
-
-    def _leave(self, row: JobRow, error: UlakError) -> None:
-        self._left_count += 1
-        if len(self._left) < MOST_TOLD:
-            self._left.append(Refusal(to_text(row.id), error.code, str(error)))

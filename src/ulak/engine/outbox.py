@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ulak.clock import Duration, read_micros, to_datetime
 from ulak.core.acts import must_act
-from ulak.core.bounds import must_fit
+from ulak.core.bounds import must_fit, storable_key
 from ulak.core.checks import STORABLE_NAME, backoff_makes_sense
 from ulak.core.delivery import EVERY_TOPIC, GAVE_UP, NOBODY, PENDING, STATES, Terms
 from ulak.core.job import Message as StoredMessage
-from ulak.core.keys import storable_key
 from ulak.core.policy import Backoff, as_backoff
 from ulak.engine.ports import FollowFunction, Handler, Receiver
 from ulak.engine.relay import Relay

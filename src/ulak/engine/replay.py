@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from ulak.clock import Instant, micros
 from ulak.core import event as kinds
+from ulak.core.change import frees_key
 from ulak.core.delivery import EVENT
-from ulak.core.draft import frees_key
 from ulak.core.flow import Flow
 from ulak.core.job import Event, JobRow
 from ulak.core.lifecycle import CLAIMABLE, FAILED, FINAL, HELD, ROLES, UNDOING, WAITING
@@ -40,7 +40,6 @@ KINDS: Final = (
     ROW_DIFFERS, TOKEN_WENT_BACK, MESSAGE_LOST, MESSAGE_UNKNOWN, STATE_UNKNOWN, ROLE_WRONG,
     LANE_WRONG, STUCK, WAKE_MISSING,
 )  # fmt: skip
-"""What may be wrong with a trail, its messages and its row."""
 
 
 class Damage(NamedTuple):
@@ -70,20 +69,13 @@ def message_damage(events: Sequence[Event], messages: Sequence[OutboxRow]) -> It
         found[seq] = found.get(seq, 0) + 1
     for event in events:
         there = found.pop(event.seq, 0)
-        if there < event.emitted:
-            yield Damage(
-                MESSAGE_LOST,
-                f"event {event.seq} sent {event.emitted} messages, the outbox has {there}",
-            )
-        elif there > event.emitted:
-            yield Damage(
-                MESSAGE_UNKNOWN,
-                f"event {event.seq} sent {event.emitted} messages, the outbox has {there}",
-            )
+        if there != event.emitted:
+            kind = MESSAGE_LOST if there < event.emitted else MESSAGE_UNKNOWN
+            text = f"event {event.seq} sent {event.emitted} messages, the outbox has {there}"
+            yield Damage(kind, text)
     for seq, there in found.items():
-        yield Damage(
-            MESSAGE_UNKNOWN, f"the outbox has {there} messages of event {seq}, which is not there"
-        )
+        text = f"the outbox has {there} messages of event {seq}, which is not there"
+        yield Damage(MESSAGE_UNKNOWN, text)
 
 
 def row_damage(row: JobRow, flow: Flow[Any] | None) -> Iterator[Damage]:
@@ -120,9 +112,6 @@ def should_hold_key(row: JobRow, flow: Flow[Any] | None, now: Instant) -> bool |
     return True
 
 
-# --- the trail ------------------------------------------------------------------
-
-
 def _numbers(row: JobRow, events: Sequence[Event]) -> Iterator[Damage]:
     expected = 1
     for event in events:
@@ -145,16 +134,13 @@ def _commits(events: Sequence[Event]) -> Iterator[Damage]:
     for before, event in pairwise(events):
         is_same = before.seq != event.seq and before._replace(seq=event.seq) == event
         if is_same and not kinds.is_of_service(event.kind):
-            yield Damage(
-                EVENT_DOUBLED, f"events {before.seq} and {event.seq} are one event, written twice"
-            )
+            text = f"events {before.seq} and {event.seq} are one event, written twice"
+            yield Damage(EVENT_DOUBLED, text)
         if before.commit_id != event.commit_id:
             ended.add(before.commit_id)
             if event.commit_id and event.commit_id in ended:
-                yield Damage(
-                    COMMIT_DOUBLED,
-                    f"event {event.seq} belongs to a commit that had ended before it",
-                )
+                text = f"event {event.seq} belongs to a commit that had ended before it"
+                yield Damage(COMMIT_DOUBLED, text)
 
 
 def _order(events: Sequence[Event]) -> Iterator[Damage]:
@@ -168,22 +154,16 @@ def _order(events: Sequence[Event]) -> Iterator[Damage]:
             yield Damage(EVENT_OUT_OF_ORDER, f"event {event.seq} submits the job a second time")
     for before, event in pairwise(events):
         if event.from_state != before.to_state:
-            yield Damage(
-                EVENT_OUT_OF_ORDER,
-                f'event {event.seq} leaves "{event.from_state}", '
-                f'event {before.seq} had led to "{before.to_state}"',
-            )
+            text = f'event {event.seq} leaves "{event.from_state}", '
+            text += f'event {before.seq} had led to "{before.to_state}"'
+            yield Damage(EVENT_OUT_OF_ORDER, text)
         if event.round != before.round + (event.kind == kinds.RETRIED):
-            yield Damage(
-                EVENT_OUT_OF_ORDER,
-                f"event {event.seq} ({event.kind}) is of round {event.round}, "
-                f"event {before.seq} of round {before.round}",
-            )
+            text = f"event {event.seq} ({event.kind}) is of round {event.round}, "
+            text += f"event {before.seq} of round {before.round}"
+            yield Damage(EVENT_OUT_OF_ORDER, text)
         if event.token < before.token:
-            yield Damage(
-                TOKEN_WENT_BACK,
-                f"event {event.seq} has token {event.token}, event {before.seq} {before.token}",
-            )
+            text = f"event {event.seq} has token {event.token}, event {before.seq} {before.token}"
+            yield Damage(TOKEN_WENT_BACK, text)
 
 
 def _moves(events: Sequence[Event], flow: Flow[Any]) -> Iterator[Damage]:
@@ -195,47 +175,37 @@ def _moves(events: Sequence[Event], flow: Flow[Any]) -> Iterator[Damage]:
         first = events[migrations[-1]]._replace(from_state=None)
         events = [first, *events[migrations[-1] + 1 :]]
     if events[0].seq == 1 and events[0].to_state != flow.lifecycle.initial:
-        yield Damage(
-            MOVE_ILLEGAL,
-            f'it was submitted into "{events[0].to_state}"; '
-            f'{flow.name} begins in "{flow.lifecycle.initial}"',
-        )
+        text = f'it was submitted into "{events[0].to_state}"; '
+        text += f'{flow.name} begins in "{flow.lifecycle.initial}"'
+        yield Damage(MOVE_ILLEGAL, text)
     for event in events:
         origin, to = event.from_state, event.to_state
         if to not in table.places:
             yield Damage(STATE_UNKNOWN, f'event {event.seq} leads to "{to}", which {flow!r} lacks')
         elif origin is not None and origin != to and (origin, to) not in table.legal:
-            yield Damage(
-                MOVE_ILLEGAL,
-                f'event {event.seq} ({event.kind}) moves it from "{origin}" to "{to}", '
-                "which the table does not allow",
-            )
+            text = f'event {event.seq} ({event.kind}) moves it from "{origin}" to "{to}", '
+            text += "which the table does not allow"
+            yield Damage(MOVE_ILLEGAL, text)
 
 
 def _end(row: JobRow, events: Sequence[Event]) -> Iterator[Damage]:
     last = events[-1]
     if last.to_state != row.state:
-        yield Damage(
-            ROW_DIFFERS, f'the trail ends in "{last.to_state}", its row says "{row.state}"'
-        )
+        text = f'the trail ends in "{last.to_state}", its row says "{row.state}"'
+        yield Damage(ROW_DIFFERS, text)
     if last.round != row.round:
         yield Damage(ROW_DIFFERS, f"the trail ends in round {last.round}, its row says {row.round}")
     commits = 1 + sum(a.commit_id != b.commit_id or not b.commit_id for a, b in pairwise(events))
     if row.version < commits:
-        yield Damage(
-            ROW_DIFFERS, f"the trail has {commits} commits, its row is of version {row.version}"
-        )
+        text = f"the trail has {commits} commits, its row is of version {row.version}"
+        yield Damage(ROW_DIFFERS, text)
     leases = [event.token for event in events if event.worker is not None]
     highest = max((event.token for event in events), default=0)
     # A lease that has ended has moved the token once more, so that its worker cannot write.
     least = max(highest, max(leases) + 1) if leases and row.leased_by is None else highest
     if row.token < least:
-        yield Damage(
-            TOKEN_WENT_BACK, f"its row has token {row.token}; by its trail it is {least} at least"
-        )
-
-
-# --- the row --------------------------------------------------------------------
+        text = f"its row has token {row.token}; by its trail it is {least} at least"
+        yield Damage(TOKEN_WENT_BACK, text)
 
 
 def _role(row: JobRow, flow: Flow[Any] | None) -> Iterator[Damage]:

@@ -11,10 +11,9 @@ from typing import Any
 
 from ulak.clock import read_micros
 from ulak.core import event as kinds
-from ulak.core.bounds import find_excess, must_fit
+from ulak.core.bounds import find_excess, must_fit, storable_key
 from ulak.core.flow import Flow
 from ulak.core.job import Message, NewJob
-from ulak.core.keys import storable_key
 from ulak.core.outcome import (
     JUST_FINISHED,
     NOTHING,

@@ -13,10 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ulak.core import event as kinds
-from ulak.core import run_log
 from ulak.core.change import Change, Receipt
 from ulak.core.outcome import Deferred, GivenBack, Held, Outcome, Raised
-from ulak.core.run import Run
+from ulak.core.run import Run, mark_records, reset_logged_run, set_logged_run
 from ulak.engine import stage_transactions
 from ulak.engine.active_run import ActiveRun
 from ulak.engine.isolation import run_in_child
@@ -49,7 +48,7 @@ class Stages:
     def __init__(
         self, settings: WorkerSettings, ended: Ended, *, tracing: Tracing | None = None
     ) -> None:
-        run_log.mark_records()
+        mark_records()
         self._ended = ended
         self._tracing = tracing
         self._loop = asyncio.get_running_loop()
@@ -123,7 +122,7 @@ class Stages:
 
     async def _run_on_loop(self, run: ActiveRun, function: Function) -> None:
         outcome: Outcome
-        run_log.begin(run.row)  # in the context of this task, which ends with it
+        set_logged_run(run.row)  # in the context of this task, which ends with it
         try:
             returned = await function(Run(run.row, run, run.is_stopping))
             if run.unsure_spawns:
@@ -146,7 +145,7 @@ class Stages:
     def _run_in_thread(self, run: ActiveRun, function: Function) -> None:
         outcome: Outcome
         has_returned = False
-        logged = run_log.begin(run.row)
+        logged = set_logged_run(run.row)
         try:
             returned = function(Run(run.row, run, run.is_stopping))
             outcome = run.read_return(returned)
@@ -161,11 +160,11 @@ class Stages:
             if not has_returned or run.worker.committer.has_stopped:
                 stage_transactions.roll_back(run)
         finally:
-            run_log.end(logged)
+            reset_logged_run(logged)
             self._ended_elsewhere(run, outcome)
 
     def _run_in_process(self, run: ActiveRun, function: Function) -> None:
-        logged = run_log.begin(run.row)
+        logged = set_logged_run(run.row)
         try:
             work = partial(run_in_child, run, function)
             outcome = work() if self._tracing is None else traced_child(self._tracing, run, work)
@@ -173,7 +172,7 @@ class Stages:
             outcome = read_error(run.flow, error)
         if isinstance(outcome, Raised):
             outcome = _why_failed(run, outcome)
-        run_log.end(logged)
+        reset_logged_run(logged)
         self._ended_elsewhere(run, outcome)
 
     def _ended_elsewhere(self, run: ActiveRun, outcome: Outcome) -> None:

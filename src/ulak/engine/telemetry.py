@@ -15,7 +15,7 @@ from ulak.core import event as kinds
 from ulak.core.change import Change, Committed, Receipt
 from ulak.core.job import Event, JobRow, NewJob
 from ulak.core.lifecycle import FAILED, HELD, Role
-from ulak.core.run_log import run_facts
+from ulak.core.run import run_facts
 from ulak.ids import to_text
 from ulak.store import codec
 from ulak.store.protocol import Added, Claimed, JobStore, Tick

@@ -22,7 +22,7 @@ from ulak.core.lifecycle import FINAL, UNDOING, WAITING
 from ulak.core.outcome import Asked, Cancel, Elapsed, GivenBack, Signal
 from ulak.core.schedule import Rule, dates_due
 from ulak.core.table import find_missing
-from ulak.engine.asking import read_note
+from ulak.engine.acts import read_note
 from ulak.engine.schedules import Declared
 from ulak.engine.telemetry import commit_one
 from ulak.errors import Contended, StoreError, TransitionNotAllowed, UlakError, WriteRefused

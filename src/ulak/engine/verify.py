@@ -13,20 +13,14 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from ulak.clock import SECOND, Instant, rfc3339, to_datetime
-from ulak.core.draft import proof_body
+from ulak.core.change import proof_body
 from ulak.core.flow import Flow
 from ulak.core.job import Event, JobRow, held_slot, limit_name
-from ulak.core.keys import needs_of
 from ulak.core.lifecycle import FINAL
 from ulak.core.schedule import SUBMITTER_PREFIX
+from ulak.core.table import needs_of
 from ulak.engine import replay
-from ulak.engine.replay import (
-    Damage,
-    message_damage,
-    row_damage,
-    should_hold_key,
-    trail_damage,
-)
+from ulak.engine.replay import Damage, message_damage, row_damage, should_hold_key, trail_damage
 from ulak.engine.why import has_overrun, overdue_s
 from ulak.ids import to_text
 from ulak.store.flow_control import ON_KEY, ON_RATE, is_keyed, is_over, keys_in, stage_of, terms_of
@@ -90,18 +84,14 @@ class Finding:
 
 
 def verify(kernel: Kernel) -> list[Finding]:
-    """Look at everything and answer what is wrong; an empty list means that nothing is.
-
-    Jobs of flows or versions that this program does not declare are checked for what needs no
-    table. The cost is a few reads per job.
-    """
+    """Look at everything and answer what is wrong; an empty list means that nothing is. Jobs of
+    flows or versions that this program does not declare are checked for what needs no table. The
+    cost is a few reads per job."""
     kernel.open()
     return list(_Verifier(kernel).findings())
 
 
 class _Verifier:
-    """One walk over a store."""
-
     def __init__(self, kernel: Kernel) -> None:
         self._store: Store = kernel.store
         self._flows = kernel.flows_by_version()
@@ -120,7 +110,7 @@ class _Verifier:
             limit = self._limit_of_state(row)
             if limit is not None:
                 self._limited.setdefault(limit, []).append(row.id)
-            yield from self._job(row)
+            yield from self._settled(row, self._damage)
         yield from self._counters(seen)
         yield from self._overfull_states()
         yield from self._slots()
@@ -143,11 +133,6 @@ class _Verifier:
 
     def _flow(self, row: JobRow) -> Flow[Any] | None:
         return self._flows.get((row.flow, row.flow_version))
-
-    # --- one job ----------------------------------------------------------------
-
-    def _job(self, row: JobRow) -> Iterator[Finding]:
-        yield from self._settled(row, self._damage)
 
     def _settled(self, row: JobRow, look: Callable[[JobRow], list[Damage]]) -> Iterator[Finding]:
         """Look at a job, and look again for as long as it moves while it is looked at."""
@@ -200,18 +185,15 @@ class _Verifier:
                 who = "nobody holds it" if holder is None else f"job {to_text(holder)} holds it"
                 yield Damage(KEY_NOT_HELD, f"it should hold the key {row.dedup_key!r}; {who}")
         if row.leased_by is not None and row.leased_by not in {w.id for w in store.workers()}:
-            yield Damage(
-                LEASE_WITHOUT_WORKER,
-                f"{row.leased_by} has leased it and is not registered, so the lease never lapses",
-            )
+            text = f"{row.leased_by} has leased it and is not registered, so the lease never lapses"
+            yield Damage(LEASE_WITHOUT_WORKER, text)
         slot = held_slot(row.slot, leased=row.leased_by is not None) or self._limit_of_state(row)
-        if slot is not None and not self._holds_slot(row, slot):
+        if slot is not None and row.id not in {held.job_id for held in store.slots(slot)}:
             does = "runs" if row.leased_by is not None else f'stands in "{row.state}"'
             yield Damage(SLOT_MISSING, f"it {does} without a slot of {slot}")
         if row.parked_on is not None and not self._will_be_unparked(row, row.parked_on):
-            yield Damage(
-                PARKED_WITHOUT_LIMIT, f"it is parked on {row.parked_on}, which will not unpark it"
-            )
+            text = f"it is parked on {row.parked_on}, which will not unpark it"
+            yield Damage(PARKED_WITHOUT_LIMIT, text)
 
         if row.scheduled_for is not None and row.submitter.startswith(SUBMITTER_PREFIX):
             yield from self._tick(row, row.scheduled_for)
@@ -224,17 +206,11 @@ class _Verifier:
             return
         for worker in self._store.workers():
             if worker.id == row.leased_by and worker.expires_at > now and worker.lanes:
-                yield Damage(
-                    LEASE_WITHOUT_RUN,
-                    f"{row.leased_by} lives and has leased it, and a run of it would have ended "
-                    f"{late_s:.0f} s ago",
-                )
-
-    def _holds_slot(self, row: JobRow, limit: str) -> bool:
-        return row.id in {slot.job_id for slot in self._store.slots(limit)}
+                text = f"{row.leased_by} lives and has leased it, and a run of it would have ended "
+                text += f"{late_s:.0f} s ago"
+                yield Damage(LEASE_WITHOUT_RUN, text)
 
     def _limit_of_state(self, row: JobRow) -> str | None:
-        """Return the limit, or the key of it, of which a job in this state holds a slot."""
         flow = self._flow(row)
         if flow is None or not flow.table.keeps or row.state not in flow.table.places:
             return None
@@ -265,8 +241,6 @@ class _Verifier:
             other = to_text(found[0].job_id)
             yield Damage(TICK_DOUBLED, f"schedule {name} has made job {other} for {when} as well")
 
-    # --- counters ---------------------------------------------------------------
-
     def _counters(self, seen: Counts) -> Iterator[Finding]:
         """Compare the counters with a count; a difference that stays the same is damage."""
         off = self._difference(seen)
@@ -280,12 +254,9 @@ class _Verifier:
             if off == before:
                 break
         for (flow, version, state, role), (counter, jobs) in sorted(off.items()):
-            yield Finding(
-                COUNTER_OFF,
-                "",
-                f'{flow} version {version}: the counter of "{state}" ({role}) says {counter}, '
-                f"there are {jobs} jobs",
-            )
+            text = f'{flow} version {version}: the counter of "{state}" ({role}) says {counter}, '
+            text += f"there are {jobs} jobs"
+            yield Finding(COUNTER_OFF, "", text)
 
     def _difference(self, seen: Counts) -> dict[tuple[str, int, str, str], tuple[int, int]]:
         said = Counter(
@@ -293,8 +264,6 @@ class _Verifier:
         )
         keys = seen.keys() | said.keys()
         return {key: (said[key], seen[key]) for key in keys if said[key] != seen[key]}
-
-    # --- slots and keys ---------------------------------------------------------
 
     def _overfull_states(self) -> Iterator[Finding]:
         """No more jobs stand in a limited state than may, those that drain aside."""
@@ -308,16 +277,11 @@ class _Verifier:
                     break
                 if rows == [self._store.find_job(job_id) for job_id in job_ids]:
                     state = standing[0].state
-                    yield Finding(
-                        STATE_OVERFULL,
-                        "",
-                        f'{len(standing)} jobs of {limit} stand in "{state}", {most} may',
-                    )
+                    text = f'{len(standing)} jobs of {limit} stand in "{state}", {most} may'
+                    yield Finding(STATE_OVERFULL, "", text)
                     break
 
     def _places(self, limit: str) -> int:
-        """Return how many may stand in a limited state: as many as its limit says, and those that
-        were there before it said so."""
         limits = {row.name: row.n for row in self._store.limits()}
         slots = self._store.slots(limit)
         draining = sum(slot.closed for slot in slots if slot.job_id is not None)
@@ -339,16 +303,14 @@ class _Verifier:
         yield from self._open_slots()
 
     def _open_slots(self) -> Iterator[Finding]:
-        """No limit has more open slots than it says, whoever has set it."""
         limits = {limit.name: limit.n for limit in self._store.limits()}
         opened = Counter(slot.limit for slot in self._store.slots() if not slot.closed)
         for name, places in sorted(opened.items()):
             allowed = limits.get(name, limits.get(stage_of(name), 0))
             now = sum(not slot.closed for slot in self._store.slots(name))
             if places > allowed and now > allowed:
-                yield Finding(
-                    SLOT_BEYOND_LIMIT, "", f"{name} has {now} open slots, its limit is {allowed}"
-                )
+                text = f"{name} has {now} open slots, its limit is {allowed}"
+                yield Finding(SLOT_BEYOND_LIMIT, "", text)
 
     def _buckets(self) -> Iterator[Finding]:
         rates = {rate.name: terms_of(rate) for rate in self._store.rates()}
@@ -358,11 +320,8 @@ class _Verifier:
                 yield Finding(BUCKET_OF_NO_RATE, "", f"the bucket {bucket.name} has no rate")
             elif bucket.level > terms.burst * terms.per_us:
                 tokens = bucket.level / terms.per_us
-                yield Finding(
-                    BUCKET_OVERFULL,
-                    "",
-                    f"the bucket {bucket.name} has {tokens:g} tokens and holds {terms.burst}",
-                )
+                text = f"the bucket {bucket.name} has {tokens:g} tokens and holds {terms.burst}"
+                yield Finding(BUCKET_OVERFULL, "", text)
 
     def _pauses(self) -> Iterator[Finding]:
         """A pause ends with the first claim after its date: none is left if a worker lives."""
@@ -382,9 +341,8 @@ class _Verifier:
         row = self._store.find_job(job_id)
         if row is None:
             if slot in self._store.slots():
-                yield Finding(
-                    SLOT_NOT_LEASED, to_text(job_id), f"slot {slot.limit} {slot.n}: no such job"
-                )
+                text = f"slot {slot.limit} {slot.n}: no such job"
+                yield Finding(SLOT_NOT_LEASED, to_text(job_id), text)
             return
 
         def look(row: JobRow) -> list[Damage]:
@@ -436,10 +394,7 @@ class _Verifier:
             return False
         return self._store.find_key(key.tenant, key.flow, key.key) == key.job_id
 
-    # --- proofs -----------------------------------------------------------------
-
     def _chains(self) -> Iterator[Finding]:
-        """Walk every tenant's chain on from where the last walk ended."""
         for tenant, head in self._store.proof_heads().items():
             yield from self._chain(tenant, head)
 
@@ -451,11 +406,8 @@ class _Verifier:
                 if proof.proof_id != number + 1:
                     yield Finding(PROOF_MISSING, "", f"{whose}: {proof.proof_id} follows {number}")
                 elif proof.hash != sha256(link + proof.body).digest():
-                    yield Finding(
-                        PROOF_BROKEN,
-                        to_text(proof.job_id),
-                        f"{whose}: proof {proof.proof_id} does not follow from the one before it",
-                    )
+                    text = f"{whose}: proof {proof.proof_id} does not follow from the one before it"
+                    yield Finding(PROOF_BROKEN, to_text(proof.job_id), text)
                 number, link = proof.proof_id, proof.hash
                 self._proved[proof.job_id] = self._proved.get(proof.job_id, 0) | 1 << proof.seq
                 yield from self._proved_event(proof.job_id, proof.seq, proof.body)
@@ -469,9 +421,8 @@ class _Verifier:
         """A proof stands for an event as it was; pruned jobs leave their proofs behind."""
         event = next(iter(self._store.trail(job_id, after=seq - 1, limit=1)), None)
         if event is not None and event.seq == seq and proof_body(event) != body:
-            yield Finding(
-                PROOF_DIFFERS, to_text(job_id), f"event {seq} is not what its proof stands for"
-            )
+            text = f"event {seq} is not what its proof stands for"
+            yield Finding(PROOF_DIFFERS, to_text(job_id), text)
 
     def _remember_unproved(self, row: JobRow, events: list[Event]) -> None:
         proved = self._proved.get(row.id, 0)

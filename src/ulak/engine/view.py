@@ -1,14 +1,18 @@
-"""A job as its users see it: times are datetimes, the id is text, secrets stay hidden."""
+"""A job as its users see it, and as plain JSON data for the command line and HTTP.
+
+Times are datetimes, the id is text, secrets stay hidden.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
-from ulak.clock import Instant, to_datetime
+from ulak.clock import Instant, rfc3339, to_datetime
 from ulak.core.flow import Flow
-from ulak.core.job import Event, JobRow
+from ulak.core.job import Event, JobRow, column
 from ulak.core.job import Message as StoredMessage
 from ulak.core.lifecycle import FINAL
 from ulak.ids import to_text
@@ -16,6 +20,10 @@ from ulak.store import codec
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
+
+    from ulak.core.backlog import Backlog
+    from ulak.engine.outbox import Delivery
+    from ulak.engine.why import Why
 
     R = TypeVar("R", default=Any)
 else:  # a default of a type variable is known to checkers, and not yet to every Python
@@ -26,6 +34,18 @@ else:  # a default of a type variable is known to checkers, and not yet to every
 HIDDEN = "***"
 
 
+def _moment(instant: Instant | None) -> datetime | None:
+    return None if instant is None else to_datetime(instant)
+
+
+def _read_date(name: str, job: Job) -> datetime | None:
+    return _moment(getattr(job._row, name))
+
+
+def _date(name: str, about: str) -> Any:
+    return property(partial(_read_date, name), doc=about)
+
+
 class Job(Generic[R]):
     """A job as it stood when it was read. Reading again may answer something newer.
 
@@ -34,6 +54,29 @@ class Job(Generic[R]):
 
     # A view, not a copy: a submit answers one each time, and few callers read more than its id.
     __slots__ = ("_row", "cancel_requested", "created")
+
+    flow: str = column("_row.flow", "The name of its flow.")
+    version: int = column(
+        "_row.flow_version", "The version of the flow that this job follows to its end."
+    )
+    state: str = column("_row.state", "Where it stands, in the flow's own words.")
+    role: str = column("_row.role", "What the engine may do with it there.")
+    tenant: str = column("_row.tenant", "Whose job it is, '' when nobody said.")
+    submitter: str = column("_row.submitter", "Who submitted it, '' when nobody said.")
+    priority: int = column("_row.priority", "0 is the most urgent of 0..3.")
+    round: int = column("_row.round", "1, and one more with every retry by an operator.")
+    attempt: int = column("_row.attempt", "Failed attempts at this stage.")
+    lapses: int = column("_row.lapses", "Workers that vanished while they ran this stage.")
+    code: str | None = column("_row.code", "Why it is held, failed or being undone.")
+    created_at: datetime = _date("created_at", "When it was accepted.")
+    changed_at: datetime = _date("changed_at", "When it last changed its state.")
+    not_before: datetime = _date("not_before", "No worker begins before this.")
+    expires_at: datetime | None = _date("expires_at", "When it ends as expired, if ever.")
+    scheduled_for: datetime | None = _date(
+        "scheduled_for", "The date of the schedule that submitted it, if one did."
+    )
+    leased_by: str | None = column("_row.leased_by", "The worker that runs it now.")
+    parked_on: str | None = column("_row.parked_on", "The limit of which it waits for a slot.")
 
     def __init__(
         self, row: JobRow, *, created: bool = True, cancel_requested: bool = False
@@ -48,96 +91,6 @@ class Job(Generic[R]):
     def id(self) -> str:
         """Its id."""
         return to_text(self._row.id)
-
-    @property
-    def flow(self) -> str:
-        """The name of its flow."""
-        return self._row.flow
-
-    @property
-    def version(self) -> int:
-        """The version of the flow that this job follows to its end."""
-        return self._row.flow_version
-
-    @property
-    def state(self) -> str:
-        """Where it stands, in the flow's own words."""
-        return self._row.state
-
-    @property
-    def role(self) -> str:
-        """What the engine may do with it there."""
-        return self._row.role
-
-    @property
-    def tenant(self) -> str:
-        """Whose job it is, '' when nobody said."""
-        return self._row.tenant
-
-    @property
-    def submitter(self) -> str:
-        """Who submitted it, '' when nobody said."""
-        return self._row.submitter
-
-    @property
-    def priority(self) -> int:
-        """0 is the most urgent of 0..3."""
-        return self._row.priority
-
-    @property
-    def round(self) -> int:
-        """1, and one more with every retry by an operator."""
-        return self._row.round
-
-    @property
-    def attempt(self) -> int:
-        """Failed attempts at this stage."""
-        return self._row.attempt
-
-    @property
-    def lapses(self) -> int:
-        """Workers that vanished while they ran this stage."""
-        return self._row.lapses
-
-    @property
-    def code(self) -> str | None:
-        """Why it is held, failed or being undone."""
-        return self._row.code
-
-    @property
-    def created_at(self) -> datetime:
-        """When it was accepted."""
-        return to_datetime(self._row.created_at)
-
-    @property
-    def changed_at(self) -> datetime:
-        """When it last changed its state."""
-        return to_datetime(self._row.changed_at)
-
-    @property
-    def not_before(self) -> datetime:
-        """No worker begins before this."""
-        return to_datetime(self._row.not_before)
-
-    @property
-    def expires_at(self) -> datetime | None:
-        """When it ends as expired, if ever."""
-        return _moment(self._row.expires_at)
-
-    @property
-    def scheduled_for(self) -> datetime | None:
-        """The date of the schedule that submitted it, if one did."""
-        return _moment(self._row.scheduled_for)
-
-    @property
-    def leased_by(self) -> str | None:
-        """The worker that runs it now."""
-        return self._row.leased_by
-
-    @property
-    def parked_on(self) -> str | None:
-        """The limit of which it waits for a slot."""
-        return self._row.parked_on
 
     @property
     def is_final(self) -> bool:
@@ -203,7 +156,6 @@ class Message:
 
 
 def message_view(message: StoredMessage, tries: int = 0) -> Message:
-    """Show a message of the outbox."""
     return Message(
         id=message_id(message), job_id=to_text(message.job_id) if message.seq else "",
         topic=message.topic, key=message.key, data=codec.decode(message.data),
@@ -212,12 +164,10 @@ def message_view(message: StoredMessage, tries: int = 0) -> Message:
 
 
 def message_id(message: StoredMessage) -> str:
-    """Return the id of a message for the outside."""
     return f"{to_text(message.job_id)}/{message.seq}/{message.n}"
 
 
 def event_view(event: Event) -> TrailEvent:
-    """Show a stored event."""
     return TrailEvent(
         seq=event.seq, kind=event.kind, from_state=event.from_state, to_state=event.to_state,
         actor=event.actor, code=event.code, message=event.message,
@@ -227,12 +177,46 @@ def event_view(event: Event) -> TrailEvent:
     )  # fmt: skip
 
 
-def _moment(instant: Instant | None) -> datetime | None:
-    return None if instant is None else to_datetime(instant)
-
-
 def hide(flow: Flow[Any] | None, plain: Any) -> Any:
     """Hide the secret fields of a payload; all of it where nobody knows which they are."""
     if not isinstance(plain, dict):
         return HIDDEN if flow is None else plain
     return {k: HIDDEN if flow is None or k in flow.secret else v for k, v in plain.items()}
+
+
+JOB_FIELDS = ("id", *Job.__annotations__, "cancel_requested", "is_final")
+
+
+def job_document(job: Job) -> dict[str, Any]:
+    """Show a job; what a submit alone knows is left out."""
+    return _with_times({name: getattr(job, name) for name in JOB_FIELDS})
+
+
+def event_document(event: TrailEvent) -> dict[str, Any]:
+    return _with_times(asdict(event))
+
+
+def why_document(why: Why) -> dict[str, Any]:
+    return {"code": why.code, "sentence": why.sentence, "facts": _with_times(dict(why.facts))}
+
+
+DELIVERY_FIELDS = (
+    "id", "handler", "job_id", "topic", "key", "state", "tries", "at", "sent_at", "error",
+)  # fmt: skip
+
+
+def delivery_document(delivery: Delivery) -> dict[str, Any]:
+    """Show a delivery, but for what it carries."""
+    return _with_times({name: getattr(delivery, name) for name in DELIVERY_FIELDS})
+
+
+def backlog_document(row: Backlog) -> dict[str, Any]:
+    """Show how the jobs of a flow stand in a queue."""
+    return _with_times({**asdict(row), "at_least": sorted(row.at_least)})
+
+
+def _with_times(document: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: rfc3339(value) if isinstance(value, datetime) else value
+        for name, value in document.items()
+    }

@@ -25,8 +25,7 @@ from ulak.core.job import (
 from ulak.core.lifecycle import CLAIMABLE, FINAL, HELD, UNDOING
 from ulak.core.policy import SUBMITTER
 from ulak.core.table import find_missing
-from ulak.errors import JobNotFound
-from ulak.ids import from_text, to_text
+from ulak.ids import to_text
 from ulak.store.flow_control import (
     FLOW,
     KEY,
@@ -94,20 +93,9 @@ class Why:
 
 
 def why(kernel: Kernel, job_id: str, *, tenant: str | None = None) -> Why:
-    """Return why a job stands where it stands.
-
-    Args:
-        kernel: Of the engine that has the job.
-        job_id: The job.
-        tenant: Name no job of another tenant than this one; None names all.
-
-    Raises:
-        JobNotFound: there is none.
-    """
-    row = kernel.open().store.find_job(from_text(job_id))
-    if row is None:
-        raise JobNotFound(job_id)
-    return _Look(kernel, row, tenant).answer()
+    """Return why a job stands where it stands; `JobNotFound` if there is none. With a tenant no job
+    of another one is named."""
+    return _Look(kernel, kernel.get_row(job_id), tenant).answer()
 
 
 class _Look:
@@ -135,7 +123,7 @@ class _Look:
         if row.role in CLAIMABLE:
             return self._claimable()
         if self._missing is not None:
-            return self._why(
+            return Why(
                 STATE_NOT_SERVED,
                 f"it is left to other programs: version {row.flow_version} of {row.flow} lacks "
                 f'"{self._missing}" here',
@@ -144,8 +132,6 @@ class _Look:
         if row.role == HELD:
             return self._held()
         return self._waiting()
-
-    # --- one answer each --------------------------------------------------------
 
     def _ended(self) -> Why:
         row = self._row
@@ -157,9 +143,8 @@ class _Look:
             "state": row.state, "role": row.role, "code": row.code, "at": _date(row.changed_at),
             "by": None if last is None else last.actor, "message": message,
         }  # fmt: skip
-        return self._why(
-            ENDED, f'it ended in "{row.state}"{reason} at {_text(row.changed_at)}{said}', facts
-        )
+        text = f'it ended in "{row.state}"{reason} at {_text(row.changed_at)}{said}'
+        return Why(ENDED, text, facts)
 
     def _leased(self, worker: str) -> Why:
         row, lease = self._row, self._workers.get(worker)
@@ -171,37 +156,31 @@ class _Look:
         runs = f'{worker} has run "{row.state}" since {_text(since)}'
         if lease is None or lease.expires_at <= self._now:
             gone = since if lease is None else lease.expires_at
-            return self._why(
-                LEASE_LAPSED,
-                f"{worker} took it at {_text(since)} and has not been heard of since its lease "
-                f"lapsed at {_text(gone)}; the next worker that claims will rescue it",
-                facts,
-            )
+            text = f"{worker} took it at {_text(since)} and has not been heard of since its lease "
+            text += f"lapsed at {_text(gone)}; the next worker that claims will rescue it"
+            return Why(LEASE_LAPSED, text, facts)
         asked = next((r for r in self._store.pending_requests(row.id) if r.kind in _ASKED), None)
         if asked is not None:
             facts |= {"asked": asked.kind, "by": asked.actor, "asked_at": _date(asked.at)}
             what = _ASKED[asked.kind].format(who=asked.actor, when=_text(asked.at))
-            return self._why(CANCELLING, f"{runs}; {what}, and the stage has yet to stop", facts)
+            return Why(CANCELLING, f"{runs}; {what}, and the stage has yet to stop", facts)
         last = self._last_event()
         if last is not None and last.kind == kinds.OVERRAN and last.token == row.token:
             facts["overran_at"] = _date(last.at)
-            return self._why(
-                OVERRAN,
-                f"{runs}, past its time since {_text(last.at)}; it does not stop, "
-                "so nobody else may run it meanwhile",
-                facts,
-            )
+            text = f"{runs}, past its time since {_text(last.at)}; it does not stop, "
+            text += "so nobody else may run it meanwhile"
+            return Why(OVERRAN, text, facts)
         late_s = overdue_s(row, self._flow, self._now)
         # A job that was taken by hand has no timeout, and its taker no lanes.
         if late_s > 0 and lease.lanes and not has_overrun(row, self._recent()):
-            return self._why(
+            return Why(
                 NOT_RUN,
                 f"{worker} has leased it since {_text(since)} and does not seem to run it: a run "
                 f'of "{row.state}" would have ended or been noted as late {late_s:.0f} s ago; '
                 "a worker gives back by itself what it does not run, and so does its end",
                 facts,
             )
-        return self._why(LEASED, runs, facts)
+        return Why(LEASED, runs, facts)
 
     def _parked(self, name: str) -> Why:
         if name.startswith(ON_RATE):
@@ -218,12 +197,10 @@ class _Look:
             f"held by {', '.join(holders + others)}" if taken else "free: upkeep will pass one on"
         )
         may = "stand in its state" if any(slot.of_state for slot in slots) else "run"
-        return self._why(
-            PARKED, f'it is parked on the limit "{name}": {places} of them may {may}, {held}', facts
-        )
+        text = f'it is parked on the limit "{name}": {places} of them may {may}, {held}'
+        return Why(PARKED, text, facts)
 
     def _may_name(self, job_id: bytes) -> bool:
-        """Whether whoever reads this may know of a job."""
         if self._tenant is None:
             return True
         row = self._store.find_job(job_id)
@@ -234,7 +211,7 @@ class _Look:
         facts: dict[str, Any] = {"rate": name, "cost": row.cost}
         rate = next((r for r in self._store.rates() if r.name == stage), None)
         if rate is None:
-            return self._why(STUCK, f'it is parked on the rate "{name}", which is gone', facts)
+            return Why(STUCK, f'it is parked on the rate "{name}", which is gone', facts)
         terms = terms_of(rate)
         level = full(terms, self._now)
         ready_at = None
@@ -248,20 +225,16 @@ class _Look:
             "ready_at": _date(ready_at), "set_by": rate.actor,
         }  # fmt: skip
         when = "" if ready_at is None else f"; the next one can be paid at {_text(ready_at)}"
-        return self._why(
-            RATE_LIMITED,
-            f'a run costs {row.cost} of the rate "{name}", {terms.n} in {span:g} s, and '
-            f"{tokens} are there{when}",
-            facts,
-        )
+        text = f'a run costs {row.cost} of the rate "{name}", {terms.n} in {span:g} s, and '
+        text += f"{tokens} are there{when}"
+        return Why(RATE_LIMITED, text, facts)
 
     def _key_paused(self, key: str) -> Why:
         pause = next((p for p in self._store.pauses() if (p.kind, p.name) == (KEY, key)), None)
         if pause is None:
             facts = {"kind": KEY, "name": key}
-            return self._why(
-                PAUSED, f'the pause of the key "{key}" is over; the next claim lets it go', facts
-            )
+            text = f'the pause of the key "{key}" is over; the next claim lets it go'
+            return Why(PAUSED, text, facts)
         return self._paused(pause)
 
     def _paused(self, pause: PauseRow, also: str = "") -> Why:
@@ -273,15 +246,11 @@ class _Look:
             "kind": pause.kind, "name": pause.name, "until": _date(pause.until_at),
             "by": pause.actor, "since": _date(pause.at), "note": pause.note,
         }  # fmt: skip
-        return self._why(
-            PAUSED,
-            f'the {pause.kind} "{pause.name}" is paused {until}, by {pause.actor} since '
-            f"{_text(pause.at)}{said}{also}",
-            facts,
-        )
+        text = f'the {pause.kind} "{pause.name}" is paused {until}, by {pause.actor} since '
+        text += f"{_text(pause.at)}{said}{also}"
+        return Why(PAUSED, text, facts)
 
     def _pause_of_lane(self) -> PauseRow | None:
-        """Return the pause of its queue or its flow that lasts longest."""
         lane = self._row.lane
         if not lane:
             return None
@@ -307,9 +276,7 @@ class _Look:
             after = f" after attempt {row.attempt} failed" if row.attempt else ""
             after += f": {reason}" if reason else ""
             also = "" if unserved is None else f"; {unserved.sentence}, too"
-            return self._why(
-                DELAYED, f"it is delayed until {_text(row.not_before)}{after}{also}", facts
-            )
+            return Why(DELAYED, f"it is delayed until {_text(row.not_before)}{after}{also}", facts)
         if unserved is not None:
             return unserved
         if owed:
@@ -318,34 +285,27 @@ class _Look:
             if row.not_before > self._now:
                 facts["message"] = reason = self._reason_to_retry()
                 when = f"waits until {_text(row.not_before)}" + (f" ({reason})" if reason else "")
-            return self._why(
-                UNDOING_NEXT,
-                f'it is being undone ({row.code}): the undo of "{owed[-1]}", attempt '
-                f'{row.attempt + 1}, {when}; {len(owed)} to go, then "{row.undo_to}"',
-                facts,
-            )
+            text = f'it is being undone ({row.code}): the undo of "{owed[-1]}", attempt '
+            text += f'{row.attempt + 1}, {when}; {len(owed)} to go, then "{row.undo_to}"'
+            return Why(UNDOING_NEXT, text, facts)
         if row.lapses >= SUSPECT_LAPSES:
-            return self._why(
-                SUSPECT,
-                f"{row.lapses} workers vanished while they ran it, so it is suspect: a worker "
-                "takes it only while it runs no other suspect",
-                facts,
-            )
-        return self._why(
-            DUE, f"it has been due since {_text(row.not_before)} and will be claimed next", facts
-        )
+            text = f"{row.lapses} workers vanished while they ran it, so it is suspect: a worker "
+            text += "takes it only while it runs no other suspect"
+            return Why(SUSPECT, text, facts)
+        text = f"it has been due since {_text(row.not_before)} and will be claimed next"
+        return Why(DUE, text, facts)
 
     def _unserved(self, facts: dict[str, Any]) -> Why | None:
         """Return why no worker that lives would claim it, or None when one would."""
         row, live = self._row, self._live()
         lanes = {lane for worker in live for lane in worker.lanes.split()}
         if not row.lane:
-            return self._why(STUCK, f'nothing leads out of "{row.state}"; run verify', facts)
+            return Why(STUCK, f'nothing leads out of "{row.state}"; run verify', facts)
         if family_of(row.lane) in lanes:
             return self._given_back_as_unknown(facts)
         facts["workers"] = len(live)
         if not live:
-            return self._why(NO_WORKER, "no worker is running", facts)
+            return Why(NO_WORKER, "no worker is running", facts)
         queue, pool, flow, *_ = row.lane.split("/", 3)
         served = {lane.split("/", 2)[0] for lane in lanes}
         versions = sorted(
@@ -357,43 +317,28 @@ class _Look:
         )
         if row.flow_version in versions:
             stage = stage_of_lane(row.lane)
-            return self._why(
-                STATE_NOT_SERVED,
-                f"workers run version {row.flow_version} of {row.flow}, and none of those that "
-                f'live has its stage "{stage}"; start a program that has it',
-                facts | {"missing": stage},
-            )
+            text = f"workers run version {row.flow_version} of {row.flow}, and none of those that "
+            text += f'live has its stage "{stage}"; start a program that has it'
+            return Why(STATE_NOT_SERVED, text, facts | {"missing": stage})
         if versions:
             facts["versions"] = versions
             numbers = ", ".join(map(str, versions))
-            return self._why(
-                VERSION_NOT_SERVED,
-                f"no worker runs version {row.flow_version} of {row.flow}; "
-                f"those that live run version {numbers}",
-                facts,
-            )
+            text = f"no worker runs version {row.flow_version} of {row.flow}; "
+            text += f"those that live run version {numbers}"
+            return Why(VERSION_NOT_SERVED, text, facts)
         if queue in served:
-            return self._why(
-                VERSION_NOT_SERVED,
-                f'workers serve the queue "{queue}", and none of them runs {flow} there',
-                facts | {"versions": []},
-            )
-        return self._why(
-            QUEUE_NOT_SERVED,
-            f'no worker serves the queue "{queue}"; those that live serve {_list(served)}',
-            facts | {"served": sorted(served)},
-        )
+            text = f'workers serve the queue "{queue}", and none of them runs {flow} there'
+            return Why(VERSION_NOT_SERVED, text, facts | {"versions": []})
+        text = f'no worker serves the queue "{queue}"; those that live serve {_list(served)}'
+        return Why(QUEUE_NOT_SERVED, text, facts | {"served": sorted(served)})
 
     def _given_back_as_unknown(self, facts: dict[str, Any]) -> Why | None:
         """Return why for a job of the release before: its lane does not name its stage."""
         last = None if stage_of_lane(self._row.lane) else self._last_event()
         if last is None or last.code != kinds.STATE_UNKNOWN:
             return None
-        return self._why(
-            STATE_NOT_SERVED,
-            f"{last.worker} gave it back at {_text(last.at)}: {last.message}",
-            facts | {"missing": self._row.state},
-        )
+        text = f"{last.worker} gave it back at {_text(last.at)}: {last.message}"
+        return Why(STATE_NOT_SERVED, text, facts | {"missing": self._row.state})
 
     def _held(self) -> Why:
         row = self._row
@@ -409,10 +354,9 @@ class _Look:
         }  # fmt: skip
         if row.code is None:
             # A gate of a flow that is not declared here: the row says no more than this.
-            return self._why(
-                GATE, f'a decision is asked in "{row.state}" since {_text(row.changed_at)}', facts
-            )
-        return self._why(
+            text = f'a decision is asked in "{row.state}" since {_text(row.changed_at)}'
+            return Why(GATE, text, facts)
+        return Why(
             HELD_BY_CODE,
             f"it is held with {row.code} since {_text(row.changed_at)}{said}; release it to go on",
             facts,
@@ -432,40 +376,28 @@ class _Look:
             "until": _date(row.deadline_at), "since": _date(row.changed_at),
             "on_expiry": gate.on_expiry,
         }  # fmt: skip
-        return self._why(
-            GATE,
-            f'a decision is asked in "{row.state}"{whom}{nobody}{until}: {_list(gate.choices)}',
-            facts,
-        )
+        text = f'a decision is asked in "{row.state}"{whom}{nobody}{until}: {_list(gate.choices)}'
+        return Why(GATE, text, facts)
 
     def _waiting(self) -> Why:
         row = self._row
-        facts = {
-            "signal": row.awaits, "until": _date(row.wake_at), "since": _date(row.changed_at)
-        }  # fmt: skip
+        facts = {"signal": row.awaits, "until": _date(row.wake_at), "since": _date(row.changed_at)}
         if row.wake_at is not None and row.wake_at <= self._now:
             if not self._live():
-                return self._why(
+                return Why(
                     NO_WORKER,
                     f"its date came at {_text(row.wake_at)} and no worker is running to act on it",
                     facts,
                 )
-            return self._why(
-                DUE, f"its date came at {_text(row.wake_at)}; upkeep will move it next", facts
-            )
+            text = f"its date came at {_text(row.wake_at)}; upkeep will move it next"
+            return Why(DUE, text, facts)
         if row.awaits is not None:
             until = "" if row.wake_at is None else f" until {_text(row.wake_at)}"
-            return self._why(AWAITS_SIGNAL, f'it waits for the signal "{row.awaits}"{until}', facts)
+            return Why(AWAITS_SIGNAL, f'it waits for the signal "{row.awaits}"{until}', facts)
         if row.wake_at is None:
-            return self._why(
-                STUCK, f'"{row.state}" waits for nothing: no date, no signal; run verify', facts
-            )
-        return self._why(AWAITS_DATE, f"it waits until {_text(row.wake_at)}", facts)
-
-    # --- what the answers are made of -------------------------------------------
-
-    def _why(self, code: str, sentence: str, facts: Mapping[str, Any]) -> Why:
-        return Why(code, sentence, dict(facts))
+            text = f'"{row.state}" waits for nothing: no date, no signal; run verify'
+            return Why(STUCK, text, facts)
+        return Why(AWAITS_DATE, f"it waits until {_text(row.wake_at)}", facts)
 
     def _live(self) -> list[WorkerRow]:
         return [w for w in self._workers.values() if w.expires_at > self._now]
@@ -498,10 +430,8 @@ class _Look:
 
 
 def overdue_s(row: JobRow, flow: Flow[Any] | None, now: Instant) -> float:
-    """Return for how long the run of a leased job must have ended; 0 while it may still run.
-
-    A run past its timeout ends or leaves an `overran` line (`has_overrun`).
-    """
+    """Return for how long the run of a leased job must have ended; 0 while it may still run. A run
+    past its timeout ends or leaves an `overran` line (`has_overrun`)."""
     place = None if flow is None else flow.table.places.get(row.state)
     if flow is not None and row.role == UNDOING and row.started:
         place = flow.table.places.get(row.started.split()[-1])

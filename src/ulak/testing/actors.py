@@ -16,9 +16,8 @@ from ulak.core.acts import answer
 from ulak.core.change import Change, Committed, LeaseLost, SlotTaken
 from ulak.core.decide import RunFacts, decide, lapse_answer
 from ulak.core.delivery import DEAD, GAVE_UP, NOBODY, PENDING, SENT
-from ulak.core.intake import Submission, begin
+from ulak.core.intake import Submission, begin, keys_of
 from ulak.core.job import JobRow, Message, NewJob, Payload, Request
-from ulak.core.keys import keys_of
 from ulak.core.lifecycle import CLAIMABLE, FAILED, FINAL, HELD, UNDOING, WAITING
 from ulak.core.outcome import (
     Asked,

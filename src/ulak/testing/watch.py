@@ -16,12 +16,11 @@ from typing import Any
 
 from ulak.clock import Instant
 from ulak.core import event as kinds
-from ulak.core.change import Change, Committed, Receipt
-from ulak.core.draft import frees_key
+from ulak.core.change import Change, Committed, Receipt, frees_key
 from ulak.core.flow import Flow
 from ulak.core.job import SIDE, Event, JobRow, Message, family_of, held_slot, limit_name
-from ulak.core.keys import needs_of
 from ulak.core.lifecycle import CLAIMABLE, DONE, FINAL, UNDOING, WAITING
+from ulak.core.table import needs_of
 from ulak.ids import to_text
 from ulak.store.flow_control import ON_KEY, ON_RATE, keys_in
 from ulak.store.protocol import Store

@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ulak.core.decide import RunFacts, decide
+from ulak.core.decide import RunFacts, decide, is_plain
 from ulak.core.flow import Flow
 from ulak.core.intake import Submission, begin
 from ulak.core.job import JobRow, Payload
 from ulak.core.lifecycle import Lifecycle
 from ulak.core.outcome import Finished, Left
 from ulak.core.policy import Dedup, Limit
-from ulak.core.straight import is_plain
 
 NOW = 1_794_710_270_113_245
 

@@ -8,7 +8,7 @@ import pytest
 
 import ulak
 from tests.scenario.doubles import pass_steps
-from ulak.engine import waiting
+from ulak.engine import reads
 
 # What declares, opens, runs or serves the engine itself; none of it waits for a store's answer.
 NAMESPACES = ("schedules", "flow_control", "outbox", "inspect", "owners", "retention")
@@ -79,7 +79,7 @@ def test_a_wait_ends_that_is_cancelled_while_a_job_moves(
         engine = ulak.connect("memory://", flows=[flow])
         job = await engine.aio.submit(flow)
         monkeypatch.setattr(asyncio, "to_thread", do_at_once)
-        monkeypatch.setattr(waiting, "REST_PER_LOOK", 0.0)
+        monkeypatch.setattr(reads, "REST_PER_LOOK", 0.0)
         task = asyncio.create_task(engine.aio.wait(job.id))
         await pass_steps(10)
         engine.store._watchers.ring()

@@ -11,10 +11,9 @@ import pytest
 from tests.conformance.stores import make_schema
 from tests.databases import Databases
 from ulak.clock import Clock, Instant
-from ulak.core.change import Change, Committed, Receipt
+from ulak.core.change import Change, Committed, Receipt, is_end
 from ulak.core.job import JobRow, Message
 from ulak.core.lifecycle import CANCELLED, FINAL, UNDOING
-from ulak.core.on_end import is_end
 from ulak.errors import BadInput
 from ulak.store.memory import MemoryStore
 from ulak.store.memory.tables import key_of
@@ -251,7 +250,7 @@ WRONG_ENDS = {
 def test_a_wrong_end_is_found(
     wrong: Callable[[JobRow, JobRow], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ulak.core.draft.is_end", wrong)
+    monkeypatch.setattr("ulak.core.change.is_end", wrong)
     report = simulate(1, 12_000)
     assert any(WRONG_ENDS[wrong] in violation for violation in report.violations), str(report)
 

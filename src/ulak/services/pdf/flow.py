@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from ulak import Backoff, Dedup, Engine, Flow, Job, JobFilter, Lifecycle, Limit, OnEnd, Run
 from ulak.core import event as kinds
+from ulak.core.bounds import short_key
 from ulak.core.job import JobRow
-from ulak.core.keys import short_key
 from ulak.engine.view import TrailEvent
 from ulak.errors import BadInput, FlowError
 from ulak.kit.clock import to_datetime

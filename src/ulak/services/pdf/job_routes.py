@@ -18,7 +18,7 @@ from ulak import Engine, JobFilter
 from ulak.artifacts import DownloadLinks
 from ulak.artifacts.signing import LINK_LIFE
 from ulak.auth import ADMIN, Principal
-from ulak.engine.owners import Owned
+from ulak.engine.inspect import Owned
 from ulak.errors import BadInput, JobNotFound, Unauthenticated
 from ulak.kit.clock import Instant, now, to_datetime, to_instant
 from ulak.services.pdf import responses

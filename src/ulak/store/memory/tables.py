@@ -10,9 +10,8 @@ from hashlib import sha256
 
 from ulak.clock import Clock, Instant
 from ulak.core.admission import StopRow
-from ulak.core.change import Change
+from ulak.core.change import Change, proof_body
 from ulak.core.delivery import EVERY_TOPIC, NOBODY, make_delivery
-from ulak.core.draft import proof_body
 from ulak.core.job import Event, JobRow, Message, Payload, Request, Result
 from ulak.store import flow_control as control
 from ulak.store.batches import FIRST_HASH

@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from ulak.core.draft import proof_body
+from ulak.core.change import proof_body
 from ulak.core.job import Event, JobRow, Result
 from ulak.store.batches import FIRST_HASH, Link, linked
 from ulak.store.postgres.outbox import FLOWS

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from ulak.clock import to_instant
-from ulak.core.keys import short_key, storable_key
+from ulak.core.bounds import short_key, storable_key
 from ulak.core.lifecycle import BUSY, DONE, READY
 from ulak.errors import BadInput
 from ulak.ids import find_range, first_id

@@ -11,8 +11,8 @@ from operator import itemgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ulak.clock import Clock, Instant, Uptime
+from ulak.core.change import proof_body
 from ulak.core.delivery import make_delivery
-from ulak.core.draft import proof_body
 from ulak.core.job import Event, JobRow, Result
 from ulak.store.batches import FIRST_HASH, Link, linked
 from ulak.store.protocol import outbox

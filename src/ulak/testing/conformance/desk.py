@@ -20,9 +20,8 @@ from ulak.core.acts import answer
 from ulak.core.change import Change, Committed, Receipt
 from ulak.core.decide import RunFacts, decide
 from ulak.core.flow import Flow
-from ulak.core.intake import Submission, begin
+from ulak.core.intake import Submission, begin, keys_of
 from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, lane_before
-from ulak.core.keys import keys_of
 from ulak.core.outcome import Asked, Cancel, Elapsed, Finished, Left, Outcome
 from ulak.core.table import kept_entries
 from ulak.errors import Contended

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ulak.clock import to_datetime
+from ulak.core.bounds import short_key
 from ulak.core.intake import Submission, begin
 from ulak.core.job import JobRow, Payload
-from ulak.core.keys import short_key
 from ulak.core.outcome import Cancel, Held
 from ulak.ids import time_ordered_id, to_text, unguessable_id
 from ulak.store.protocol import JobFilter

@@ -8,8 +8,7 @@ from hashlib import sha256
 
 import pytest
 
-from ulak.core.change import LeaseLost
-from ulak.core.draft import proof_body
+from ulak.core.change import LeaseLost, proof_body
 from ulak.core.outcome import Raised
 from ulak.store.protocol import ProofRow, Store
 from ulak.testing.conformance.desk import Desk, Suite, claim_request, patiently

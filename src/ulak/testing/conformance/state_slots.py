@@ -10,9 +10,10 @@ from datetime import timedelta
 
 import pytest
 
+from ulak.core.acts import taken
 from ulak.core.change import Committed, SlotTaken
+from ulak.core.intake import keys_of
 from ulak.core.job import JobRow
-from ulak.core.keys import keys_of
 from ulak.core.lifecycle import UNDOING
 from ulak.core.migration import Migration, migrated
 from ulak.core.outcome import (
@@ -31,7 +32,6 @@ from ulak.core.outcome import (
     Release,
     Retry,
 )
-from ulak.core.taking import taken
 from ulak.store.protocol import Store
 from ulak.testing.conformance.desk import LEASE, Desk, Suite, patiently
 from ulak.testing.conformance.flows import (

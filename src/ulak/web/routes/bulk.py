@@ -12,9 +12,9 @@ from ulak.auth.principal import Principal
 from ulak.clock import rfc3339
 from ulak.core.lifecycle import FAILED
 from ulak.engine.bulk import RETRY, Actor, Bulk, BulkAct
-from ulak.engine.documents import delivery_document
 from ulak.engine.engine import Engine
 from ulak.engine.outbox import Delivery
+from ulak.engine.view import delivery_document
 from ulak.store.protocol import JobFilter
 from ulak.web import schemas
 from ulak.web.callers import Caller, actor_of, get_visible_job, guarded_router, roles_of

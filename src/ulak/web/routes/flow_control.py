@@ -10,13 +10,13 @@ from fastapi import APIRouter, Path
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from ulak.clock import Instant, to_datetime
+from ulak.core.bounds import LONGEST_KEY
 from ulak.core.job import flow_of, queue_of
-from ulak.core.keys import LONGEST_KEY
 from ulak.core.lifecycle import CLAIMABLE, UNDOING
 from ulak.core.policy import Rate
-from ulak.engine.documents import backlog_document
 from ulak.engine.engine import Engine
 from ulak.engine.flow_control import Pause, StageLimit, StageRate, Weight
+from ulak.engine.view import backlog_document
 from ulak.store.flow_control import HEAVIEST, QUEUE
 from ulak.store.protocol import WorkerRow
 from ulak.web.callers import Caller, actor_of, guarded_router

@@ -11,11 +11,10 @@ from pydantic import BaseModel, Field
 
 from ulak.clock import Duration, seconds
 from ulak.core import checks
-from ulak.core.drawing import mermaid
 from ulak.core.flow import Flow, Gate, Stage
-from ulak.core.lifecycle import Role
+from ulak.core.lifecycle import Role, moves_of
 from ulak.core.policy import SUBMITTER
-from ulak.core.table import slot_name
+from ulak.core.table import mermaid, slot_name
 from ulak.engine.engine import Engine
 from ulak.engine.schedules import Schedule
 from ulak.errors import UnknownName
@@ -218,7 +217,7 @@ def _detail(engine: Engine, flow: Flow[Any]) -> FlowDetail:
         proofs=flow.proofs,
         initial=flow.lifecycle.initial,
         states={state: place.role for state, place in flow.table.places.items()},
-        moves={state: list(ways) for state, ways in checks.moves_of(flow).items()},
+        moves={state: list(ways) for state, ways in moves_of(flow.lifecycle).items()},
         stages=[_stage(flow, stage) for stage in flow.declared.stages],
         gates=[_gate(flow, gate) for gate in flow.declared.gates],
         waits=[

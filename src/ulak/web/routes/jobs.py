@@ -11,12 +11,10 @@ from pydantic import Field
 
 from ulak.auth.principal import Principal
 from ulak.core.intake import NORMAL, LoneSubmitOptions
-from ulak.engine.documents import event_document, job_document, why_document
 from ulak.engine.engine import Engine
 from ulak.engine.function import named_call
-from ulak.engine.reads import must_have_succeeded
-from ulak.engine.view import Job
-from ulak.engine.waiting import must_be_a_state
+from ulak.engine.reads import must_be_a_state, must_have_succeeded
+from ulak.engine.view import Job, event_document, job_document, why_document
 from ulak.errors import Forbidden
 from ulak.idempotency import Execution, Guard
 from ulak.idempotency.key import HEADER

@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from ulak.core.job import Event, JobRow
 from ulak.core.lifecycle import FINAL
-from ulak.engine.documents import event_document
-from ulak.engine.view import event_view
+from ulak.engine.view import event_document, event_view
 from ulak.ids import to_text
 from ulak.store.protocol import CountRow, JobFilter, JobStore
 
