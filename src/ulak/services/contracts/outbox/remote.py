@@ -29,7 +29,6 @@ LARGEST_ANSWER: Final = 1024 * 1024
 # For how long a connection that is idle may be used: many servers close theirs after five seconds.
 KEPT: Final = timedelta(seconds=2)
 
-
 PASSING_STATUSES: Final = frozenset(
     {
         HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_TIMEOUT,
