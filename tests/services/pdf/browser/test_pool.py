@@ -26,7 +26,7 @@ from tests.services.pdf.browser.yard import (
 )
 from ulak.services.pdf.browser import warm
 from ulak.services.pdf.browser.devtools import DevPage, DevTools
-from ulak.services.pdf.browser.driver import Answer, Browser, Page
+from ulak.services.pdf.browser.driver import Answer, Browser, ShownPage
 from ulak.services.pdf.browser.launch import Launch, prepare
 from ulak.services.pdf.browser.playwright import PlaywrightDriver
 from ulak.services.pdf.browser.pool import BrowserPool
@@ -298,7 +298,7 @@ class Stubborn:
         browser = await DevTools().start(launch)
         open_page = browser.open
 
-        async def open_stubborn(*, javascript: bool, answer: Answer) -> Page:
+        async def open_stubborn(*, javascript: bool, answer: Answer) -> ShownPage:
             page = await open_page(javascript=javascript, answer=answer)
 
             async def never() -> None:

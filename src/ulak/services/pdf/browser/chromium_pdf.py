@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import Final
 from unicodedata import category
 
-from ulak.services.pdf.browser.page_scripts import MARK
+from ulak.services.pdf.browser.driver import MARK
 from ulak.services.pdf.document import MISSING_GLYPHS, RenderWarning
 
 MOST_CHARACTERS: Final = 20

@@ -11,10 +11,17 @@ from base64 import b64encode
 from functools import partial
 from typing import Any, Final
 
-from ulak.services.pdf.browser.driver import Answer, BrowserGone, PageCrashed, PageFailed
+from ulak.services.pdf.browser.driver import (
+    DRAWN_SMALL,
+    Answer,
+    BrowserGone,
+    PageCrashed,
+    PageFailed,
+    ShownPage,
+    is_in_memory,
+    passed_headers,
+)
 from ulak.services.pdf.browser.launch import Launch
-from ulak.services.pdf.browser.page import ShownPage, is_in_memory, passed_headers
-from ulak.services.pdf.browser.page_scripts import DRAWN_SMALL
 from ulak.services.pdf.browser.pipe import GONE, CommandFailed, Params, Pipe, start_debugged
 from ulak.services.pdf.browser.process import Process
 from ulak.services.pdf.document import Fetched, Limits
@@ -79,7 +86,6 @@ class DevBrowser:
         await attach
 
     async def open(self, *, javascript: bool, answer: Answer) -> DevPage:
-        """Open a page in a context of its own; all its requests are put to `answer`."""
         send = self._pipe.send
         try:
             made = await send("Target.createBrowserContext", disposeOnDetach=True)
@@ -165,7 +171,6 @@ class DevPage(ShownPage):
         self._session = session
         self._waiting: set[asyncio.Future[Params]] = set()
         self._sessions: set[str] = set()
-        self.is_gone = False
 
     async def set_up(self, *, javascript: bool) -> None:
         """Make the page ready for its document; until then it does nothing.
@@ -194,7 +199,6 @@ class DevPage(ShownPage):
         self._world = answers[5]["executionContextId"]
 
     async def close(self) -> None:
-        """Have the context go, with everything in it."""
         self._stop()
         try:
             await self._pipe.send("Target.disposeBrowserContext", browserContextId=self.context)
@@ -202,7 +206,6 @@ class DevPage(ShownPage):
             return  # It is gone already.
 
     async def kill(self) -> None:
-        """Have the page's process end, and the context with it."""
         self._pipe.send("Page.crash", self._session)
         await self.close()
 

@@ -154,12 +154,15 @@ class Launch:
     environment: Mapping[str, str]
     """All of it: nothing of the worker's own environment reaches the browser."""
     uid: int | None
-    gid: int | None
     """Whom the prefix drops to; None when the worker is unprivileged already."""
-    profile: Path
     isolated: bool
     """It has a network namespace of its own, with nothing in it."""
     workplace: Workplace = field(repr=False, compare=False)
+
+    @property
+    def profile(self) -> Path:
+        """The directory that the browser may write to."""
+        return self.workplace.profile
 
     def argv(self, *more: str) -> tuple[str, ...]:
         """Return the whole command, with the driver's own switches; raises as `prepare`."""
@@ -175,14 +178,13 @@ class Launch:
         """
         patterns = "|".join(f"--{name}|--{name}=*|-{name}|-{name}=*" for name in sorted(REFUSED))
         environment = [f"{name}={value}" for name, value in self.environment.items()]
-        command = ["env", "-i", *environment, *self.prefix, str(self.executable), *self.arguments]
-        script = (
+        *command, profile = ["env", "-i", *environment, *self.argv()]
+        path = self.workplace.directory / "browser"
+        path.write_text(
             "#!/bin/sh\n"
             f'for word in "$@"; do case "$word" in {patterns}) exit 64;; esac; done\n'
-            f'exec {shlex.join(command)} "$@" {shlex.quote(f"--user-data-dir={self.profile}")}\n'
+            f'exec {shlex.join(command)} "$@" {shlex.quote(profile)}\n'
         )
-        path = self.workplace.directory / "browser"
-        path.write_text(script)
         path.chmod(0o700)
         return path
 
@@ -209,11 +211,9 @@ def prepare(
     Args:
         executable: The browser; None looks for one.
         directory: Where the profile is put; the directory for temporary files when None.
-        arguments: More switches for the browser.
         uid: Whom root's browser drops to; a number that nobody has when None.
-        isolated: False leaves the machine's network to the browser, with the same user and the
-            same sandbox. It is for the positive control of isolation tests alone, which must
-            show that what they look for would be seen.
+        isolated: False leaves the machine's network to the browser. It is for the positive control
+            of isolation tests alone, which must show that what they look for would be seen.
 
     Raises:
         BadInput: an argument weakens the sandbox.
@@ -231,8 +231,6 @@ def prepare(
         arguments=(*SWITCHES, *routes, *arguments),
         environment=_environment_in(workplace, ground),
         uid=ground.uid,
-        gid=ground.uid,
-        profile=workplace.profile,
         isolated=has_namespace,
         workplace=workplace,
     )
@@ -252,10 +250,8 @@ def prepare_workplace(
     """Sweep what dead workers left, and make a directory for a program of a user's.
 
     Args:
-        directory: Where it is made; the directory for temporary files when None.
         uid: The program's user; None when it is this one.
         owner: The program, as an error names it.
-        detail: A stable word for that error.
 
     Raises:
         PermanentPdfError: the user cannot enter the directory.

@@ -1,45 +1,8 @@
-"""JavaScript that a page is asked by: whether it is complete, how high it is, to mark its texts.
+"""JavaScript that a page is asked by: whether it is complete, how high it is, to mark its texts."""
 
-It is evaluated in a world apart, where scripts of the page have changed nothing, and where it is
-answered though the page's own scripts are off. Only an expression that a document waits for is
-evaluated among those scripts, for it speaks of them.
-"""
+from typing import Final
 
-from __future__ import annotations
-
-import asyncio
-import json
-import math
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
-
-from ulak.services.pdf.browser.driver import PageFailed, Unfit
-from ulak.services.pdf.document import Document
-from ulak.services.pdf.page import LARGEST_PAPER
-
-Send = Callable[..., Awaitable[dict[str, Any]]]
-"""Sends a command to the page (`send(method, **params)`); fails with `PageFailed`."""
-
-DRAWN_SMALL: Final = {
-    "width": 1280,
-    "height": 720,
-    "deviceScaleFactor": 1,
-    "mobile": False,
-    "scale": 0.05,
-}
-"""The window (`Emulation.setDeviceMetricsOverride`): a page is laid out at its full size and drawn
-small, for nobody sees it on a screen."""
-MARK: Final = "\U0010ffff"
-"""No character, and never will be: no font has it."""
-
-_MOST_MARKS: Final = 5000
-"""In one document: those of its first pages, which are enough where there are so many."""
-_POLL_S: Final = 0.02
-_PER_INCH: Final = 96
-_SLACK: Final = 2
-"""Pixels: what rounding may cost between what is measured and what is printed."""
-
-_HOLD: Final = """(async () => {
+HOLD: Final = """(async () => {
   if (document.readyState === "complete")
     return Array.from(document.scripts).some(
       script => script.type === "module" || (script.defer && script.src));
@@ -57,7 +20,7 @@ LAY_OUT: Final = """document.addEventListener("load", ({target}) => {
 """Applies each style sheet as soon as it is there, so that the images it names belong to what the
 document has to load. Otherwise it may have loaded before they are asked for."""
 
-_READY: Final = """(async () => {
+READY: Final = """(async () => {
   for (const image of document.images) image.loading = "eager";
   document.documentElement?.getBoundingClientRect();
   await document.fonts.ready;
@@ -82,7 +45,7 @@ _READY: Final = """(async () => {
 """Waits for the fonts and images of a document that has loaded, lazy and broken ones too; gives the
 number of nodes."""
 
-_WAIT: Final = """(async (selector, scripts) => {
+WAIT: Final = """(async (selector, scripts) => {
   for (;;) {
     try { if (document.querySelector(selector)) return "found"; } catch { return "unreadable"; }
     if (!scripts) return "missing";
@@ -90,7 +53,7 @@ _WAIT: Final = """(async (selector, scripts) => {
   }
 })"""
 
-_FRAME: Final = """((width, height) => {
+FRAME: Final = """((width, height) => {
   const names = {
     a5: [148, 210], a4: [210, 297], a3: [297, 420], b5: [176, 250], b4: [250, 353],
     "jis-b5": [182, 257], "jis-b4": [257, 364], letter: [215.9, 279.4], legal: [215.9, 355.6],
@@ -133,7 +96,7 @@ _FRAME: Final = """((width, height) => {
 })"""
 """Reads what the style sheets say of the first page, in pixels: a width, and the four margins."""
 
-_FIT: Final = """((width, top, right, bottom, left, slack, most) => {
+FIT: Final = """((width, top, right, bottom, left, slack, most) => {
   const style = document.createElement("style");
   const whole = "*, *::before, *::after { break-before: auto !important; "
     + "break-after: auto !important; page: auto !important } "
@@ -152,7 +115,7 @@ _FIT: Final = """((width, top, right, bottom, left, slack, most) => {
 })"""
 """Makes the page as high as its content, and answers the height; 0 when no paper is so long."""
 
-_MARK_TEXTS: Final = """((mark, most) => {
+MARK_TEXTS: Final = """((mark, most) => {
   const roots = [document], texts = [];
   for (const root of roots) {
     const walker = document.createTreeWalker(root, NodeFilter.SHOW_ELEMENT | NodeFilter.SHOW_TEXT);
@@ -188,89 +151,3 @@ _MARK_TEXTS: Final = """((mark, most) => {
   }
   return true;
 })"""
-
-
-async def value_of(send: Send, expression: str, world: int) -> Any:
-    """Evaluate an expression out of reach of the page's scripts, and return what it comes to.
-
-    Raises:
-        PageFailed: it fails, or the page went elsewhere.
-    """
-    answer = await send(
-        "Runtime.evaluate",
-        expression=expression,
-        contextId=world,
-        awaitPromise=True,
-        returnByValue=True,
-    )
-    if "value" not in answer["result"] or "exceptionDetails" in answer:
-        raise PageFailed
-    return answer["result"]["value"]
-
-
-async def hold(send: Send, world: int) -> bool:
-    """Wait for scripts that hold up the reading; tell whether others do that come after it."""
-    return bool(await value_of(send, _HOLD, world))
-
-
-async def complete(send: Send, world: int) -> int:
-    """Wait for the fonts and images of a document that has loaded; return its number of nodes."""
-    return int(await value_of(send, _READY, world))
-
-
-async def wait(document: Document, send: Send, world: int) -> None:
-    """Wait until the document says that it is complete; never returns when it does not say so.
-
-    Raises:
-        Unfit: it never will, or what it should be asked cannot be read.
-        PageFailed: the page went elsewhere.
-    """
-    if document.wait_for:
-        arguments = f"({json.dumps(document.wait_for)}, {json.dumps(document.javascript)})"
-        found = await value_of(send, _WAIT + arguments, world)
-        if found == "missing":
-            raise Unfit("wait_for", "nothing matches the selector, and no script will change that")
-        if found != "found":
-            raise Unfit("wait_for", "the selector cannot be read")
-    while document.wait_for_expression and not await _is_true(document.wait_for_expression, send):
-        await asyncio.sleep(_POLL_S)
-
-
-async def make_one_page(document: Document, send: Send, world: int) -> None:
-    """Give the document a page as high as its content, with the margins that it has.
-
-    Raises:
-        Unfit: it is longer than paper can be.
-        PageFailed: the page went elsewhere.
-    """
-    paper = tuple(edge * _PER_INCH for edge in document.paper)
-    frame = await value_of(send, f"{_FRAME}({paper[0]}, {paper[1]})", world)
-    width, top, right, bottom, left = map(float, frame)
-    # As wide as what is printed will be, and flat: the height of a window is part of the content's.
-    inner = max(1, math.floor(width - left - right))
-    await send("Emulation.setDeviceMetricsOverride", **{**DRAWN_SMALL, "width": inner, "height": 1})
-    most = LARGEST_PAPER * _PER_INCH
-    arguments = ", ".join(map(repr, (width, top, right, bottom, left, _SLACK, most)))
-    if not await value_of(send, f"{_FIT}({arguments})", world):
-        raise Unfit("page_too_long", f"one page would be longer than {LARGEST_PAPER:g} inches")
-
-
-async def _is_true(expression: str, send: Send) -> bool:
-    answer = await send(
-        "Runtime.evaluate",
-        expression=f"(async () => !!(await (\n{expression}\n)))()",
-        awaitPromise=True,
-        returnByValue=True,
-    )
-    if "exceptionDetails" in answer:
-        raise Unfit("wait_for", "the expression fails")
-    return bool(answer["result"].get("value"))
-
-
-async def mark_texts(send: Send, world: int) -> None:
-    """Write a mark before each text of the page, which is good for nothing else afterwards.
-
-    Raises:
-        PageFailed: the page went elsewhere.
-    """
-    await value_of(send, f"{_MARK_TEXTS}({json.dumps(MARK)}, {_MOST_MARKS})", world)

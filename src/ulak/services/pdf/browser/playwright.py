@@ -26,10 +26,18 @@ from playwright.async_api import (
     async_playwright,
 )
 
-from ulak.services.pdf.browser.driver import Answer, BrowserGone, Loaded, PageCrashed, PageFailed
+from ulak.services.pdf.browser.driver import (
+    DRAWN_SMALL,
+    Answer,
+    BrowserGone,
+    Loaded,
+    PageCrashed,
+    PageFailed,
+    ShownPage,
+    is_in_memory,
+    passed_headers,
+)
 from ulak.services.pdf.browser.launch import Launch
-from ulak.services.pdf.browser.page import ShownPage, is_in_memory, passed_headers
-from ulak.services.pdf.browser.page_scripts import DRAWN_SMALL
 from ulak.services.pdf.browser.process import find_processes, looked_at, state_and_parent
 from ulak.services.pdf.document import Document, Fetched, Limits
 
@@ -119,7 +127,6 @@ class PlaywrightBrowser:
         self._playwright_pid = state_and_parent(self.pid)[1]
 
     async def open(self, *, javascript: bool, answer: Answer) -> PlaywrightPage:
-        """Open a page in a context of its own; all its requests are put to `answer`."""
         if self._browser is None:
             raise BrowserGone
         try:
@@ -194,11 +201,6 @@ class PlaywrightPage(ShownPage):
         # Playwright leaves what was asked of a page that has crashed without an answer.
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    @property
-    def is_gone(self) -> bool:
-        """Its process has ended."""
-        return self._gone.done()
-
     async def set_up(self, *, javascript: bool) -> None:
         """Make the page ready for its document.
 
@@ -230,7 +232,6 @@ class PlaywrightPage(ShownPage):
         self._world = made["executionContextId"]
 
     async def load(self, document: Document) -> Loaded:
-        """Show a document, and wait until it is complete."""
         try:
             return await super().load(document)
         except PageCrashed:
@@ -238,7 +239,6 @@ class PlaywrightPage(ShownPage):
             raise
 
     async def close(self) -> None:
-        """Have the context go, with everything in it."""
         self._stop()
         try:
             await self._context.close()
@@ -246,7 +246,6 @@ class PlaywrightPage(ShownPage):
             self._raise_if_lost(error)
 
     async def kill(self) -> None:
-        """Have the page's process end, and the context with it."""
         if self._session is not None:
             # It is never answered: who would answer is gone.
             crash = asyncio.ensure_future(self._session.send("Page.crash"))
@@ -284,6 +283,7 @@ class PlaywrightPage(ShownPage):
 
     def _end(self, _: Page) -> None:
         self._fail(PageCrashed())
+        self.is_gone = True
         if not self._gone.done():
             self._gone.set_result(None)
 

@@ -28,9 +28,9 @@ from ulak.services.pdf.browser.driver import (
     Driver,
     Loaded,
     OutputTooLarge,
-    Page,
     PageCrashed,
     PageFailed,
+    ShownPage,
     Unfit,
 )
 from ulak.services.pdf.browser.launch import Launch, prepare
@@ -155,7 +155,7 @@ class _Attempt:
         self._hard_at = self._began_at + times.hard.total_seconds()
         """The page is killed."""
         self._requests = Requests(document, fetcher)
-        self._page: Page | None = None
+        self._page: ShownPage | None = None
 
     async def render(self) -> Rendered:
         """Render the document on a browser, and on another one if that was lost."""
@@ -251,7 +251,7 @@ class _Attempt:
         )
 
     async def _look_for_boxes(
-        self, printed: bytes, page: Page, warm: WarmBrowser
+        self, printed: bytes, page: ShownPage, warm: WarmBrowser
     ) -> tuple[RenderWarning, ...]:
         """Warn of characters that no font has; the page is good for nothing else afterwards."""
         # In a thread: other pages go on meanwhile.
@@ -284,7 +284,7 @@ class _Attempt:
         if self._document.fail_on_script_error and loaded.script_errors:
             raise not_as_asked("script_error", f"a script failed: {loaded.script_errors[0]}")
 
-    async def _put_down(self, page: Page, warm: WarmBrowser, hard_at: float) -> None:
+    async def _put_down(self, page: ShownPage, warm: WarmBrowser, hard_at: float) -> None:
         """Ask a page to close, kill it at `hard_at`, kill its browser soon after.
 
         Done when the page is gone, or the browser on its way.

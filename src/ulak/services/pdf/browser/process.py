@@ -11,11 +11,13 @@ import fcntl
 import os
 import re
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 _ABOVE: Final = 10
 """Higher than any number that a process is given a file by."""
@@ -109,6 +111,16 @@ def looked_at(future: asyncio.Future[Any]) -> None:
     """Have a failure that nobody waits for go without complaint."""
     if not future.cancelled():
         future.exception()
+
+
+def undo(making: asyncio.Future[T], take_away: Callable[[T], object]) -> None:
+    """Have what was made taken away, now or when it is there: nobody waits for it any more."""
+
+    def done(made: asyncio.Future[T]) -> None:
+        if not made.cancelled() and made.exception() is None:
+            take_away(made.result())
+
+    making.add_done_callback(done)
 
 
 def state_and_parent(pid: int) -> tuple[str, int]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from ulak.services.pdf.browser.driver import BrowserGone
 from ulak.services.pdf.document import (
@@ -37,25 +39,30 @@ FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 10.0
 
 
-class Renderer(Protocol):
+@dataclass(slots=True, kw_only=True)
+class Renderer(ABC):
     """A renderer that is kept running."""
 
-    busy: int
+    busy: int = 0
     """Documents that are on it now."""
-    is_retired: bool
+    is_retired: bool = False
     """It gets no more documents."""
 
     @property
+    @abstractmethod
     def pid(self) -> int:
         """The number of its first process."""
 
     @property
+    @abstractmethod
     def engine(self) -> str:
         """Name and version."""
 
     def count_document(self) -> bool:
         """Take note of a document that is done; tell whether it is to be replaced by now."""
+        return False
 
+    @abstractmethod
     async def kill(self) -> None:
         """End it with all that it has started; may be called twice."""
 
@@ -206,16 +213,11 @@ class Keeper(Generic[R]):
 
 
 class Pool(Generic[R]):
-    """Documents take their turns at a renderer.
+    """Documents take their turns at a renderer, so many `places` at a time.
 
     An asynchronous context manager: at its end no process and no file is left. It belongs to one
-    event loop, whose thread must live as long as the pool does.
-
-    Args:
-        keeper: Has the renderer.
-        fetcher: Fetches what documents may have; nothing by default.
-        limits: What a document may cost.
-        places: Documents at a time.
+    event loop, whose thread must live as long as the pool does. Documents may have nothing that is
+    fetched unless there is a `fetcher`.
     """
 
     def __init__(
@@ -259,17 +261,12 @@ class Requests:
 
 def out_of_time() -> TransientPdfError:
     """Make the error of a document whose time is over."""
-    return TransientPdfError(
-        "the document was not done in its time", code=PdfErrorCode.NAVIGATION_TIMEOUT
-    )
+    message = "the document was not done in its time"
+    return TransientPdfError(message, code=PdfErrorCode.NAVIGATION_TIMEOUT)
 
 
 def refuse_large(document: Document, limits: Limits) -> None:
-    """Refuse a document by its text alone, before any renderer sees it.
-
-    Raises:
-        PermanentPdfError: it has too many bytes, or holds what is no character.
-    """
+    """Refuse a document that has too many bytes, or holds what is no character."""
     try:
         size = len(document.html.encode())
     except UnicodeEncodeError as error:

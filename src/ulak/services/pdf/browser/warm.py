@@ -14,12 +14,13 @@ from ulak.services.pdf.browser.driver import (
     Browser,
     BrowserGone,
     Driver,
-    Page,
     PageCrashed,
     PageFailed,
+    ShownPage,
 )
 from ulak.services.pdf.browser.launch import Launch
-from ulak.services.pdf.browser.process import Tree
+from ulak.services.pdf.browser.process import Tree, undo
+from ulak.services.pdf.browser.renderers import Renderer
 from ulak.services.pdf.document import Document, Fetched
 from ulak.services.pdf.model import not_started
 
@@ -34,25 +35,25 @@ _LOOK_EVERY_S: Final = 0.1
 (typed arrays filled in a loop, on the machine of the figures)."""
 
 
-@dataclass(slots=True)
-class _Relay:
-    """Stands in for what will answer a page that is opened ahead of its document."""
+@dataclass(slots=True, eq=False)
+class _Spare:
+    """A page that is opened ahead of its document, whose requests nobody answers before."""
 
+    browser: Browser
+    javascript: bool
     answer: Answer | None = None
+    opening: asyncio.Task[ShownPage] = field(init=False)
+
+    def __post_init__(self) -> None:
+        opening = self.browser.open(javascript=self.javascript, answer=self)
+        self.opening = asyncio.ensure_future(opening)
 
     async def __call__(self, url: str, method: str, headers: dict[str, str]) -> Fetched | None:
         return await self.answer(url, method, headers) if self.answer is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Spare:
-    javascript: bool
-    relay: _Relay
-    opening: asyncio.Task[Page]
-
-
 @dataclass(slots=True)
-class WarmBrowser:
+class WarmBrowser(Renderer):
     """A running browser, how much it was used, and the pages that wait for their documents."""
 
     browser: Browser
@@ -64,10 +65,6 @@ class WarmBrowser:
     memory_growth: int = 0
     """And when its lasting processes have grown by so many bytes; 0 never."""
     renders: int = 0
-    busy: int = 0
-    """Documents that are on it now."""
-    is_retired: bool = False
-    """It gets no more documents."""
     memory_kills: int = 0
     """Processes that were killed for their memory, and of which no page was found yet."""
     _first_size: int = 0
@@ -80,15 +77,13 @@ class WarmBrowser:
 
     @property
     def pid(self) -> int:
-        """The number of the browser's first process."""
         return self.browser.pid
 
     @property
     def engine(self) -> str:
-        """Name and version of the browser."""
         return self.browser.version
 
-    async def open(self, *, javascript: bool, answer: Answer) -> Page:
+    async def open(self, *, javascript: bool, answer: Answer) -> ShownPage:
         """Hand out a fresh page, opened ahead if there is one, and open the next one.
 
         Raises:
@@ -124,7 +119,6 @@ class WarmBrowser:
         return True
 
     def count_document(self) -> bool:
-        """Take note of a document that is done; tell whether it is to be replaced by now."""
         self.renders += 1
         is_old = bool(self.recycle_after) and self.renders >= self.recycle_after
         if not is_old and self.memory_growth and self.renders % _LOOK_EVERY == 1:
@@ -134,7 +128,6 @@ class WarmBrowser:
         return is_old
 
     async def kill(self) -> None:
-        """End the whole tree; may be called twice."""
         self.is_retired = True
         self._stop_watching()
         spares, self._spares = self._spares, deque()
@@ -154,11 +147,11 @@ class WarmBrowser:
             self._watch.cancel()
             self._watch = None
 
-    async def _open_spare(self, *, javascript: bool, answer: Answer) -> Page | None:
+    async def _open_spare(self, *, javascript: bool, answer: Answer) -> ShownPage | None:
         """Return a page that was opened ahead, if there is one whose process still lives."""
         while spare := next((one for one in self._spares if one.javascript == javascript), None):
             self._spares.remove(spare)
-            spare.relay.answer = answer
+            spare.answer = answer
             page = await spare.opening
             if not page.is_gone:
                 return page
@@ -168,17 +161,16 @@ class WarmBrowser:
     def _open_ahead(self, *, javascript: bool) -> None:
         if self.is_retired or len(self._spares) >= self.spares_at_most:
             return
-        relay = _Relay()
-        opening = asyncio.ensure_future(self.browser.open(javascript=javascript, answer=relay))
-        spare = _Spare(javascript, relay, opening)
+        spare = _Spare(self.browser, javascript)
         self._spares.append(spare)
-        opening.add_done_callback(lambda task: self._opened(spare, task))
 
-    def _opened(self, spare: _Spare, opening: asyncio.Task[Page]) -> None:
-        # The task tells who took it; a spare that failed is not kept.
-        has_failed = opening.cancelled() or opening.exception() is not None
-        if has_failed and spare in self._spares:
-            self._spares.remove(spare)
+        def opened(opening: asyncio.Task[ShownPage]) -> None:
+            # The task tells who took it; a spare that failed is not kept.
+            has_failed = opening.cancelled() or opening.exception() is not None
+            if has_failed and spare in self._spares:
+                self._spares.remove(spare)
+
+        spare.opening.add_done_callback(opened)
 
     async def _watch_memory(self) -> None:
         while True:
@@ -199,7 +191,7 @@ async def launch_browser(driver: Driver, prepare: Callable[[], Launch]) -> Brows
             try:
                 # Before anybody's document: in its very first page a frame may ask before its
                 # requests are intercepted, and then nobody counts them.
-                page = await browser.open(javascript=False, answer=_Relay())
+                page = await _Spare(browser, javascript=False).opening
                 await page.load(_NOTHING)
                 await page.close()
             except BaseException:
@@ -208,12 +200,7 @@ async def launch_browser(driver: Driver, prepare: Callable[[], Launch]) -> Brows
             return browser
     except BaseException as error:
         # A thread cannot be stopped: what it has made, or will have, is taken away.
-        preparing.add_done_callback(_remove)
+        undo(preparing, Launch.remove)
         if isinstance(error, _NOT_WELL):
             raise not_started("the browser did not start") from error
         raise
-
-
-def _remove(preparing: asyncio.Future[Launch]) -> None:
-    if not preparing.cancelled() and preparing.exception() is None:
-        preparing.result().remove()

@@ -80,8 +80,7 @@ async def finish(order: Order, *, seconds: float, command: tuple[str, ...] = COM
     """Have an order done, and return the PDF. Cancelled, or out of time, it leaves no process.
 
     Raises:
-        PdfError: NAVIGATION_TIMEOUT: the time ran out. TEMPLATE_ERROR or UNKNOWN: it cannot be
-            done; the message quotes nothing of the document.
+        PdfError: the time ran out, or it cannot be done; it quotes nothing of the document.
     """
     process = await asyncio.create_subprocess_exec(
         *command,

@@ -52,9 +52,8 @@ def validate_template(name: str, allowlist: Collection[str]) -> None:
 def sanitize_html_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Escape every text in the variables, at every depth, and keep everything else.
 
-    `& < > " '` become entities. The texts answered are `Markup`, so that an engine that escapes
+    `& < > " '` become entities. The texts returned are `Markup`, so that an engine that escapes
     by itself does not do it again, and so that sanitising what is sanitised changes nothing.
-    Booleans, numbers and None keep their type; the variables given are not changed.
 
     Nothing is lost for any text, NUL and lone surrogates included; since HTML can hold neither,
     `find_unprintable` finds them before a document is made.

@@ -157,21 +157,13 @@ def validate_url(url: str, patterns: Iterable[str]) -> str:
     """Return a URL in its one spelling if an allow-list lets it through; an empty one lets none.
 
     Only http and https pass, whatever the patterns say. Takes time linear in the URL's length,
-    and a URL that is longer than `LONGEST` is refused unread.
-
-    Raises:
-        UrlBlocked: `scheme` or `allowlist`.
-        BadInput: a pattern cannot be read, or may take more than linear time.
+    and a URL that is longer than `LONGEST` is refused unread. Raises as `UrlPatterns` and `check`.
     """
     return str(UrlPatterns(patterns).check(url))
 
 
 def compile_pattern(text: str) -> Any:
-    """Return the matcher of a regular expression (`fullmatch`), which takes linear time.
-
-    Raises:
-        BadInput: the pattern cannot be read, or needs what takes more than linear time.
-    """
+    """Return the matcher of a regular expression (`fullmatch`); raises as `UrlPatterns`."""
     # Here and not above: whoever has no patterns needs no matcher.
     import re2  # type: ignore[import-untyped]
 
@@ -251,14 +243,13 @@ def _authority(authority: str, default: int) -> tuple[str, int]:
 
 
 def _port(text: str, default: int) -> int:
-    if not text:
-        return default
     # isdigit alone takes the digits of every script.
-    if not (text.isascii() and text.isdigit()) or len(text) > 5:
+    if text and not (text.isascii() and text.isdigit() and len(text) <= 5):
         raise BadUrl("the URL's port is no number")
-    if not 0 < int(text) <= HIGHEST_PORT:
+    port = int(text) if text else default
+    if not 0 < port <= HIGHEST_PORT:
         raise BadUrl(f"the URL's port is not between 1 and {HIGHEST_PORT}")
-    return int(text)
+    return port
 
 
 def _address_6(text: str) -> str:

@@ -206,12 +206,7 @@ def refuse_beyond(document: Document) -> None:
 
 
 def fault(word: str, count: int = 0) -> PermanentPdfError:
-    """Make the error of a word; one that is none of `FAULTS` says that the page broke.
-
-    Args:
-        word: As the document's process has said it: any text.
-        count: How much of it, where that is a number.
-    """
+    """Make the error of a word; any text that is none of `FAULTS` says that the page broke."""
     if word in _LIMITS:
         return over_limit(word, _LIMITS[word].format(count=count))
     if word in _UNFIT:
@@ -237,8 +232,7 @@ async def _converse(
 
     Raises:
         PermanentPdfError: it exceeds a limit, or WeasyPrint fails on it.
-        EOFError: its process ended without an answer.
-        OSError: likewise.
+        EOFError, OSError: its process ended without an answer.
     """
     wanted = {
         "paper": document.paper,

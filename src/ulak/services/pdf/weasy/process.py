@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from ulak.services.pdf.browser.launch import Workplace, prepare_workplace
-from ulak.services.pdf.browser.process import Process, spawn
+from ulak.services.pdf.browser.process import Process, spawn, undo
+from ulak.services.pdf.browser.renderers import Renderer
 from ulak.services.pdf.weasy.ground import ENGINE, Ground, lost, missing, survey
 from ulak.services.pdf.weasy.zygote import CONTROL, LONGEST_ORDER
 
@@ -44,10 +45,7 @@ class Child:
     _handle: int
 
     async def end(self) -> None:
-        """End it, whatever it does, and wait until it is gone with its temporary files.
-
-        May be called once.
-        """
+        """End it, once, whatever it does; wait until it is gone with its temporary files."""
         try:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
@@ -59,18 +57,16 @@ class Child:
 
 
 @dataclass(slots=True)
-class Zygote:
-    """A process that has WeasyPrint loaded and begins documents; `start` makes one."""
+class Zygote(Renderer):
+    """A process that has WeasyPrint loaded and begins documents; `start` makes one.
+
+    It never grows old: it has read no document.
+    """
 
     process: Process
-    engine: str
-    """WeasyPrint's name and version."""
     workplace: Workplace
     _control: socket.socket
-    busy: int = 0
-    """Documents that are on it now."""
-    is_retired: bool = False
-    """It gets no more documents."""
+    _engine: str = ""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _begun: int = 0
     _endings: set[asyncio.Task[None]] = field(default_factory=set)
@@ -90,14 +86,14 @@ class Zygote:
         try:
             ground, workplace = await asyncio.shield(preparing)
         except asyncio.CancelledError:
-            preparing.add_done_callback(_remove_unwanted)
+            undo(preparing, lambda made: made[1].remove())
             raise
         try:
             process, control = _spawn(ground, workplace)
         except BaseException:
             workplace.remove()
             raise
-        made = cls(process, "", workplace, control)
+        made = cls(process, workplace, control)
         try:
             said, _ = await made._receive()
             if "engine" not in said:
@@ -109,17 +105,16 @@ class Zygote:
             if isinstance(error, Gone):
                 raise lost("its process ended") from error
             raise
-        made.engine = said["engine"]
+        made._engine = said["engine"]
         return made
 
     @property
     def pid(self) -> int:
-        """The number of its process."""
         return self.process.pid
 
-    def count_document(self) -> bool:
-        """Tell that it never grows old: it has read no document."""
-        return False
+    @property
+    def engine(self) -> str:
+        return self._engine
 
     async def begin(self, *, memory_bytes: int, cpu_s: int) -> Child:
         """Begin the process of a document, with so much memory and time of the processor.
@@ -132,11 +127,11 @@ class Zygote:
             return await asyncio.shield(beginning)
         except asyncio.CancelledError:
             # The answer comes all the same; nobody else may take it for theirs.
-            beginning.add_done_callback(self._end_unwanted)
+            undo(beginning, self.end)
             raise
 
     async def kill(self) -> None:
-        """End it with all of its documents, and remove its directory; may be called twice."""
+        """End it with all of its documents, and remove its directory."""
         await self.process.kill()
         # Whoever waits for its answer is told by its end that there is none.
         async with self._turn:
@@ -151,10 +146,6 @@ class Zygote:
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
         return ending
-
-    def _end_unwanted(self, beginning: asyncio.Future[Child]) -> None:
-        if not beginning.cancelled() and beginning.exception() is None:
-            self.end(beginning.result())
 
     async def _begin(self, memory_bytes: int, cpu_s: int) -> Child:
         async with self._turn:
@@ -244,8 +235,3 @@ async def _readable(file: int) -> None:
         await told.wait()
     finally:
         loop.remove_reader(file)
-
-
-def _remove_unwanted(preparing: asyncio.Future[tuple[Ground, Workplace]]) -> None:
-    if not preparing.cancelled() and preparing.exception() is None:
-        preparing.result()[1].remove()
