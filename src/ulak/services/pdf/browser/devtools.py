@@ -34,17 +34,12 @@ _ADOPTED: Final = frozenset({"iframe", "worker"})
 
 
 class DevTools:
-    """Starts Chromium and debugs it over a pipe: no port is opened, nothing stands in between.
-
-    Args:
-        output_bytes: Printing is stopped when it gives more.
-    """
+    """Starts Chromium and debugs it over a pipe: no port is opened, nothing stands in between."""
 
     def __init__(self, *, output_bytes: int = Limits().output_bytes) -> None:
         self._output_bytes = output_bytes
 
     async def start(self, launch: Launch) -> DevBrowser:
-        """Start a browser and wait until it answers; one that is not waited for is killed."""
         process, pipe = start_debugged(launch)
         browser = DevBrowser(launch, process, pipe, output_bytes=self._output_bytes)
         try:
@@ -173,12 +168,7 @@ class DevPage(ShownPage):
         self._sessions: set[str] = set()
 
     async def set_up(self, *, javascript: bool) -> None:
-        """Make the page ready for its document; until then it does nothing.
-
-        Raises:
-            BrowserGone: the browser has ended.
-            PageCrashed: its process has ended.
-        """
+        """Make the page ready for its document; until then it does nothing."""
         self._hear(self._session)
         send = self._send
         commands = [

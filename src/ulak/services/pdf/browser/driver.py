@@ -78,9 +78,7 @@ class PageFailed(Exception):
 class Unfit(Exception):
     """The document is not what was asked of it: it would be the same in any browser.
 
-    Args:
-        detail: A stable word for what is wrong.
-        what: For people; nothing of the document, and nothing that was sent.
+    Its text is for people, and holds nothing of the document and nothing that was sent.
     """
 
     def __init__(self, detail: str, what: str) -> None:
@@ -354,7 +352,7 @@ class Driver(Protocol):
     """Starts browsers."""
 
     async def start(self, launch: Launch) -> Browser:
-        """Start a browser and wait until it answers.
+        """Start a browser and wait until it answers; one that is not waited for is killed.
 
         Raises:
             BrowserGone: it ended at once.

@@ -62,12 +62,7 @@ class _Command(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class Pipe:
-    """One browser's line. Every call that waits raises `BrowserGone` once it is cut.
-
-    Args:
-        commands: The end to write to; closed with the line.
-        answers: That to read from, likewise.
-    """
+    """One browser's line. Every call that waits raises `BrowserGone` once it is cut."""
 
     def __init__(self, commands: int, answers: int) -> None:
         self._commands = commands

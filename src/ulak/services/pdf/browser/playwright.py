@@ -49,17 +49,12 @@ _STOPS_WITHIN_S: Final = 5.0
 
 
 class PlaywrightDriver:
-    """Starts Chromium through Playwright.
-
-    Args:
-        output_bytes: Printing is stopped when it gives more.
-    """
+    """Starts Chromium through Playwright."""
 
     def __init__(self, *, output_bytes: int = Limits().output_bytes) -> None:
         self._output_bytes = output_bytes
 
     async def start(self, launch: Launch) -> PlaywrightBrowser:
-        """Start a browser and wait until it answers; one that is not waited for is killed."""
         starting = asyncio.ensure_future(async_playwright().start())
         try:
             playwright = await asyncio.shield(starting)
@@ -202,12 +197,7 @@ class PlaywrightPage(ShownPage):
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def set_up(self, *, javascript: bool) -> None:
-        """Make the page ready for its document.
-
-        Raises:
-            BrowserGone: the browser has ended.
-            PageCrashed: the page's process has ended.
-        """
+        """Make the page ready for its document."""
         self._context.on("page", self._close_popup)
         await self._context.route("**/*", self._asked)
         self._page = page = await self._context.new_page()

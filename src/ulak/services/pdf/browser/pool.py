@@ -34,13 +34,7 @@ from ulak.services.pdf.browser.driver import (
     Unfit,
 )
 from ulak.services.pdf.browser.launch import Launch, prepare
-from ulak.services.pdf.browser.renderers import (
-    Keeper,
-    Pool,
-    Requests,
-    out_of_time,
-    refuse_large,
-)
+from ulak.services.pdf.browser.renderers import Keeper, Pool, Requests, out_of_time, refuse_large
 from ulak.services.pdf.browser.warm import WarmBrowser, launch_browser
 from ulak.services.pdf.document import (
     GLYPHS_UNCHECKED,
@@ -75,7 +69,6 @@ class BrowserPool(Pool[WarmBrowser]):
     """Renders documents, several at a time, in a browser that is kept warm; see `Pool`.
 
     Args:
-        driver: Starts browsers.
         recycle_after: A browser is replaced after so many documents; 0 never.
         memory_growth: And when its lasting processes have grown by so many bytes; 0 never.
         idle_after: A browser that nobody needs is let go after so long.
@@ -175,12 +168,7 @@ class _Attempt:
         raise not_started("the browser was lost twice", detail="browser_lost")
 
     async def _render_on(self, warm: WarmBrowser) -> Rendered:
-        """Render the document on a browser.
-
-        Raises:
-            BrowserGone: the browser ended, and not by this document's doing; try another.
-            PdfError: its time ran out, it exceeds a limit, or its page broke.
-        """
+        """Render the document; raise `BrowserGone` where another browser may be tried."""
         self._requests = Requests(self._document, self._fetcher)
         self._page = None
         warm.enter()

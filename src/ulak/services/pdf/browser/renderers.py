@@ -74,7 +74,6 @@ class Keeper(Generic[R]):
     """Has a renderer for whoever asks. Belongs to one event loop.
 
     Args:
-        start: Starts one.
         idle_after: Nothing was rendered for so long, and it is let go.
         first_pause_s: How long the start that follows a failed one waits; then twice as long.
     """

@@ -179,11 +179,7 @@ class WarmBrowser(Renderer):
 
 
 async def launch_browser(driver: Driver, prepare: Callable[[], Launch]) -> Browser:
-    """Start a browser, and have it show a document and put it away: one that is well can do that.
-
-    Raises:
-        PdfError: it does not start, or cannot run here.
-    """
+    """Start a browser and have it show a document: one that is well can do that."""
     preparing = asyncio.ensure_future(asyncio.to_thread(prepare))
     try:
         async with asyncio.timeout(LAUNCH_TIMEOUT.total_seconds()):

@@ -77,11 +77,7 @@ async def compose(
 
 
 async def finish(order: Order, *, seconds: float, command: tuple[str, ...] = COMMAND) -> bytes:
-    """Have an order done, and return the PDF. Cancelled, or out of time, it leaves no process.
-
-    Raises:
-        PdfError: the time ran out, or it cannot be done; it quotes nothing of the document.
-    """
+    """Have an order done, and return the PDF. Cancelled, or out of time, it leaves no process."""
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,

@@ -27,12 +27,9 @@ def is_template_name(name: str) -> bool:
 
 
 def validate_template(name: str, allowlist: Collection[str]) -> None:
-    """Refuse a template unless its name is one and stands in the list, letter by letter.
+    """Refuse (TEMPLATE_ERROR) a template unless its name is one and stands in the list.
 
     An empty list refuses every template.
-
-    Raises:
-        PermanentPdfError: TEMPLATE_ERROR.
     """
     if not is_template_name(name):
         # Not repeated: it may be anything.

@@ -89,10 +89,6 @@ def confine(*, readable: Iterable[str], writable: Iterable[str]) -> bool:
     It must have given up new privileges before. Return False where the kernel cannot do it: then
     nothing has changed.
 
-    Args:
-        readable: Directories to read from; what is not there is left out.
-        writable: Directories to read from, write to and remove from.
-
     Raises:
         OSError: it can, and refuses.
     """
@@ -119,7 +115,6 @@ def confine(*, readable: Iterable[str], writable: Iterable[str]) -> bool:
 
 
 def can_confine() -> bool:
-    """Tell whether the kernel can do it."""
     return _version(ctypes.CDLL(None)) >= 1
 
 
@@ -168,11 +163,7 @@ def stay_alone() -> bool:
 
 
 def prctl(what: int, *values: Any) -> None:
-    """Have the kernel change something of this process.
-
-    Raises:
-        OSError: it refuses.
-    """
+    """Have the kernel change something of this process."""
     libc = ctypes.CDLL(None, use_errno=True)
     # All five must be there: the kernel looks at those that are not used too.
     _checked(libc.prctl(what, *values, *(0,) * (4 - len(values))))

@@ -58,11 +58,7 @@ class Ground:
 
 
 def survey() -> Ground:
-    """Look at how WeasyPrint can be started here; takes some milliseconds, and blocks.
-
-    Raises:
-        PermanentPdfError: there is no `setpriv`; the message says how to mend it.
-    """
+    """Look at how WeasyPrint can be started here; takes some milliseconds, and blocks."""
     if shutil.which("setpriv") is None:
         raise _unsupported(f"{NO_SETPRIV}; install util-linux")
     return Ground(

@@ -14,20 +14,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ulak.services.pdf.browser.renderers import (
-    Keeper,
-    Pool,
-    Requests,
-    out_of_time,
-    refuse_large,
-)
-from ulak.services.pdf.document import (
-    Document,
-    Fetcher,
-    Limits,
-    Rendered,
-    Times,
-)
+from ulak.services.pdf.browser.renderers import Keeper, Pool, Requests, out_of_time, refuse_large
+from ulak.services.pdf.document import Document, Fetcher, Limits, Rendered, Times
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError, not_as_asked, over_limit
 from ulak.services.pdf.weasy.frames import TooLong, pack, read
 from ulak.services.pdf.weasy.ground import lost

@@ -42,12 +42,7 @@ class Failed(Exception):
 
 
 def print_one(line: socket.socket) -> None:
-    """Wait for the document, print it, and answer what came of it.
-
-    Raises:
-        EOFError, OSError: the worker is gone.
-        MemoryError: it takes more memory than it may.
-    """
+    """Wait for the document, print it, and say what came of it; MemoryError is the caller's."""
     asked, html = receive(line)
     try:
         said, pdf = _printed(html.decode(), asked, line)

@@ -117,11 +117,7 @@ class Zygote(Renderer):
         return self._engine
 
     async def begin(self, *, memory_bytes: int, cpu_s: int) -> Child:
-        """Begin the process of a document, with so much memory and time of the processor.
-
-        Raises:
-            Gone: it has ended.
-        """
+        """Begin the process of a document, with so much memory and time of the processor."""
         beginning = asyncio.ensure_future(self._begin(memory_bytes, cpu_s))
         try:
             return await asyncio.shield(beginning)
@@ -173,11 +169,7 @@ class Zygote(Renderer):
         )  # fmt: skip
 
     async def _receive(self) -> tuple[dict[str, Any], int]:
-        """Wait for what it says next, and the file that comes with it; -1 when none does.
-
-        Raises:
-            Gone: it has ended.
-        """
+        """Wait for what it says next, and the file that comes with it; -1 when none does."""
         if self._control.fileno() < 0:
             raise Gone
         await _readable(self._control.fileno())
