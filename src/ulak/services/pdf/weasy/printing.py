@@ -106,10 +106,7 @@ def _laid_out(html: str, asked: dict[str, Any], asking: _Asking) -> weasyprint.D
         font_config=fonts,
     )
     document = page.render(
-        font_config=fonts,
-        stylesheets=[usual],
-        pdf_tags=asked["tagged"],
-        presentational_hints=True,
+        font_config=fonts, stylesheets=[usual], pdf_tags=asked["tagged"], presentational_hints=True
     )
     if len(document.pages) > asked["pages"]:
         raise Failed("too_many_pages", len(document.pages))
