@@ -178,12 +178,13 @@ class Launch:
         """
         patterns = "|".join(f"--{name}|--{name}=*|-{name}|-{name}=*" for name in sorted(REFUSED))
         environment = [f"{name}={value}" for name, value in self.environment.items()]
-        *command, profile = ["env", "-i", *environment, *self.argv()]
+        *command, profile = self.argv()
+        start = ("env", "-i", *environment, *command)
         path = self.workplace.directory / "browser"
         path.write_text(
             "#!/bin/sh\n"
             f'for word in "$@"; do case "$word" in {patterns}) exit 64;; esac; done\n'
-            f'exec {shlex.join(command)} "$@" {shlex.quote(profile)}\n'
+            f'exec {shlex.join(start)} "$@" {shlex.quote(profile)}\n'
         )
         path.chmod(0o700)
         return path
