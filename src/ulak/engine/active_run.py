@@ -59,12 +59,10 @@ class ActiveRun:
     started_at: Instant
     kept_since: Instant
     pool: str
-    """The pool in which it has a place."""
     kept_stages: int = 0
     deadline: int = 0
     """When its time is over, by `StoreTime.passed_us`."""
     stopping: bool = False
-    """The stage should stop, for whatever reason."""
     saw_stop: bool = False
     draining: bool = False
     overran: bool = False

@@ -16,13 +16,12 @@ from ulak.core.intake import NORMAL, CallOptions, LoneSubmitOptions, SubmitOptio
 from ulak.core.job import NewJob
 from ulak.engine.flow_control import FlowControl
 from ulak.engine.function import Call
-from ulak.engine.inspect import Inspect, Owners
+from ulak.engine.inspect import Inspect, Owners, Retention
 from ulak.engine.kernel import next_part
 from ulak.engine.new_jobs import add_steps, find_asking, must_admit
 from ulak.engine.outbox import Outbox
 from ulak.engine.ports import WorkerSettings
 from ulak.engine.reads import Waiting, must_wait_for
-from ulak.engine.retention import Retention
 from ulak.engine.schedules import Schedules
 from ulak.engine.threads import call_on
 from ulak.engine.tracing import FLOW, describe_submit, submitting

@@ -56,7 +56,6 @@ class ClaimLoop:
         }
         self._keeps = kept_entries(flows)
         self._claim: asyncio.Future[Claimed] | None = None
-        """The claim that is under way."""
         self._looked_at = 0.0
         self._looks_back = False
         """Whether the last claim has looked for jobs of the release before."""

@@ -32,14 +32,13 @@ from ulak.engine.acts import Acts
 from ulak.engine.aio import AsyncEngine
 from ulak.engine.flow_control import FlowControl
 from ulak.engine.function import Call, JobFunction, JobOptions, make_function
-from ulak.engine.inspect import Inspect, Owners
+from ulak.engine.inspect import Inspect, Owners, Retention
 from ulak.engine.kernel import Kernel
 from ulak.engine.new_jobs import add_steps
 from ulak.engine.outbox import TRIES, Outbox, make_follower, make_handler, make_message
 from ulak.engine.outbox import declare as declare_handler
 from ulak.engine.ports import FollowFunction, Receiver, Resource, ResourceFactory, WorkerSettings
 from ulak.engine.reads import Waiting, must_wait_for
-from ulak.engine.retention import Retention
 from ulak.engine.schedules import Schedules
 from ulak.engine.tracing import FLOW, describe_submit, submitting
 from ulak.engine.view import Job, message_id

@@ -70,7 +70,6 @@ class Executor:
         self.lost = False
         """The worker has no lease: nothing that it runs may count any more."""
         self.saturated = False
-        """Jobs may be waiting for a place."""
         self.paused: frozenset[tuple[str, str]] = frozenset()
         """The queues and flows that were paused when the last claim looked."""
         self.finished_since = False

@@ -63,7 +63,6 @@ class Delivery:
     answer: Any
     """What the handler returned."""
     error: str | None
-    """Why the last try failed."""
     position: int
 
 

@@ -34,7 +34,6 @@ class Handler:
     """A `Receiver`; of a follower, a `FollowFunction`."""
     terms: Terms
     flow: str | None = None
-    """The flow that is followed."""
 
     @property
     def row(self) -> HandlerRow:

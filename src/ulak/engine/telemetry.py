@@ -137,7 +137,6 @@ class Ran(NamedTuple):
     """A run that has ended."""
 
     state: str
-    """The state that it ran in."""
     outcome: str
     """How it ended: the kind of the event that says so."""
     seconds: float

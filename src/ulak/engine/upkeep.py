@@ -98,7 +98,6 @@ class Upkeep:
         self.has_more = False
         """Whether the last pass has left something undone, to keep itself short."""
         self.moved = 0
-        """How many jobs and schedules were moved so far."""
 
     def tick(self) -> int:
         """Do what is to be done now; return how many jobs were moved.

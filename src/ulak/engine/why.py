@@ -26,6 +26,7 @@ from ulak.core.lifecycle import CLAIMABLE, FINAL, HELD, UNDOING
 from ulak.core.policy import SUBMITTER
 from ulak.core.table import find_missing
 from ulak.ids import to_text
+from ulak.store.batches import SUSPECT_LAPSES
 from ulak.store.flow_control import (
     FLOW,
     KEY,
@@ -73,7 +74,6 @@ CODES: Final = (
 )  # fmt: skip
 """Every answer there is. Shown on every surface, so they are for ever."""
 
-SUSPECT_LAPSES = 2
 # How long after its timeout a run may take to be stopped and committed. A guess.
 NOTICE_US = 60 * SECOND
 LOOK_BACK = 100

@@ -61,7 +61,6 @@ class Worker:
         self.store = kernel.store
         self.id = ""
         self.lease: Lease | None = None
-        """The lease it has now, if any."""
         self.progress: dict[bytes, Progress] = {}
         self.time = StoreTime(kernel.store.clock)
         self.executor = Executor(self)
@@ -75,7 +74,6 @@ class Worker:
         self._resources: dict[type, Any] = {}
         self._has_begun = threading.Event()
         self.has_ended = False
-        """Whether `run` has returned or raised."""
         self._failure: BaseException | None = None
         """What has ended one of its threads or tasks; `run` raises it after a hurried drain."""
         self._after_outage = False

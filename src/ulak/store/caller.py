@@ -34,11 +34,9 @@ class Rows(list[tuple[Any, ...]]):
     """The rows that a statement has returned."""
 
     touched = 0
-    """How many rows of a table it has written."""
 
 
 Execute = Callable[[str, Values], Rows]
-"""Runs a statement in a caller's transaction."""
 Steps = Generator[tuple[str, Values], Rows, T]
 """Yields (statement, values), is sent the rows, and returns its answer. What the driver raises is
 raised where the statement was yielded."""

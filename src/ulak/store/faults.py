@@ -17,18 +17,15 @@ KINDS: Final = (
     "resume", "weigh", "stop", "sweep", "handlers", "post",
     "schedules", "tick", "schedule-pause", "credential", "record", "transaction",
 )  # fmt: skip
-"""Every kind of write transaction that a store has."""
 
 
 class Points(NamedTuple):
     """The names of the points of one kind of write."""
 
     before: str
-    """Nothing has been written."""
     inside: str
     """Everything has been written and nothing has been committed."""
     after: str
-    """It is committed, and nobody has been told."""
 
 
 POINTS: Final[Mapping[str, Points]] = {

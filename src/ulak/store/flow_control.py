@@ -280,7 +280,6 @@ class Bucket:
     first: Urgency | None
     """The most urgent of those who are parked on it."""
     cost: int
-    """What that one costs."""
     has_changed: bool = False
 
     def can_pay(self, cost: int, order: Urgency) -> bool:
@@ -376,6 +375,5 @@ def open_bucket(
 
 
 Pair = tuple[str, str]
-"""A flow and a tenant."""
 Stops = Mapping[Pair, StopRow]
 NO_STOPS: Final[Stops] = MappingProxyType({})

@@ -41,12 +41,10 @@ MOST: Final = 500
 MOST_VISITED: Final = 30_000
 """So many jobs are counted on after that."""
 LAST_NAME: Final = "\U0010ffff"
-"""Follows every name on which a job is parked."""
 LIMIT: Final = MOST_COUNTED + 1
 """One more than the bound shows that there are more."""
 
 Counts = Sequence[tuple[str, int]]
-"""Lanes, each with a number of jobs."""
 Ask = Callable[..., Iterable[Any]]
 """Takes the name of a statement and its values, and returns rows."""
 

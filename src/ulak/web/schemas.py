@@ -67,7 +67,6 @@ Note = Annotated[
     AfterValidator(storable),
 ]
 NoteQuery = Annotated[Note, Query()]
-"""The note of a DELETE, which has no body."""
 Name = Annotated[str, Path(max_length=LONGEST_NAME), AfterValidator(storable)]
 Time = Annotated[AwareDatetime, BeforeValidator(_moment)]
 Seconds = Annotated[float, Field(gt=0, le=LONGEST_SPAN_S, allow_inf_nan=False)]

@@ -275,7 +275,6 @@ class Ledger:
 
 PAGE: Final = 500
 Reading = Callable[[], AbstractContextManager[Ledger]]
-"""Returns the ledger for one short read."""
 
 
 @dataclass(frozen=True, slots=True)

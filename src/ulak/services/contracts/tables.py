@@ -43,7 +43,6 @@ class Version:
 
     name: str
     tables: Mapping[str, Table]
-    """By the type of subject, in lower case."""
 
 
 class UnknownVersion(BadInput):

@@ -62,7 +62,6 @@ HISTOGRAMS: Final = (
     ),
     (totals.BYTES, "ptf_admin_pdf_artifact_bytes", "How large the PDFs are that were stored."),
 )  # fmt: skip
-"""Of each: its total, its name, its help."""
 UNAVAILABLE: Final = "ptf_admin_pdf_unavailable"
 
 

@@ -44,7 +44,6 @@ from ulak.store.protocol import (
 )
 
 Paused = frozenset[tuple[str, str]]
-"""Kind and name of everything that is paused."""
 Due = tuple[str, JobRow]
 """A job and what its lane or its family was without a stage: the stages share their turns."""
 

@@ -38,7 +38,6 @@ from ulak.store.records import RecordId, RecordRow
 
 Key = tuple[str, str, str]
 Delivery = tuple[bytes, int, int, str]
-"""Job, number of its event, number of the message, handler."""
 
 
 class MemoryTables:

@@ -126,7 +126,6 @@ class _Search:
         self._parked = 0
         self._size = 0
         self.is_cut = False
-        """It stopped before it had seen everything."""
         self.is_ordinary = True
         """No job needed a slot or tokens, was suspect or had to wait for its turn."""
         self._facts = facts_of(request) | {"now": t.now}

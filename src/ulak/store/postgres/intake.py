@@ -267,7 +267,6 @@ def find_job(db: Session, job_id: bytes) -> JobRow | None:
 
 
 Key = tuple[str, str, str]
-"""Tenant, flow and dedup key."""
 
 Wish = tuple[bytes, Instant | None]
 """The job that wants a key, and when it may be taken over again."""

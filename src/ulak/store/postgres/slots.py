@@ -343,9 +343,7 @@ class Supplies:
         self._held: dict[str, int] = {}
         self._slots: dict[str, list[int]] = {}
         self.taken: list[tuple[str, int, bytes]] = []
-        """Limit, number and job of every slot that was given."""
         self.parked: list[tuple[bytes, str]] = []
-        """Those who lacked something, and what."""
 
     def bring(self, found: Sequence[Candidate], places: int) -> None:
         """Fetch what the first of these need that fill the places."""

@@ -45,7 +45,6 @@ JOBS_WITH_PROOFS = "SELECT job_id FROM ulak.proofs WHERE seq = 1 AND job_id = AN
 LOOK = f"SELECT EXISTS (SELECT FROM ulak.proof_heads), {FLOWS}"
 
 Line = tuple[int, Event]
-"""An event with the month of its job."""
 
 
 def append(db: Session, lines: Sequence[Line]) -> None:

@@ -38,7 +38,6 @@ class OutboxRow(NamedTuple):
     answer: bytes | None = None
     """What the handler returned, as JSON; None is nothing."""
     error: str | None = None
-    """Why the last try failed."""
     position: int = 0
     """Later ones have higher numbers."""
 
@@ -209,7 +208,6 @@ def handler_details(discarded: int) -> str:
 
 
 EventLine = tuple[str, int, Event]
-"""The key of a delivery, its position, and its event."""
 
 NO_FLOWS: Final[frozenset[str]] = frozenset()
 

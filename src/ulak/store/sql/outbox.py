@@ -32,7 +32,6 @@ from ulak.store.sql.session import (
 Tx = TypeVar("Tx", bound=Transaction)
 
 Line = tuple[str, str]
-"""A handler and a key."""
 
 UNRANKED = """
     SELECT DISTINCT key FROM ulak.deliveries /* INDEXED BY deliveries_unranked */
@@ -98,7 +97,6 @@ class Outbox(Generic[Tx]):
     hold_keys: Callable[[Tx, Sequence[str]], object]
     """Lets nobody else touch the lines of these keys until the transaction has ended."""
     raise_heads: Callable[[Tx, Sequence[Line]], None]
-    """Lets the first of each line come forward."""
 
     def redrive(
         self, t: Tx, row: OutboxRow, give_up_at: Instant | None, actor: str, note: str

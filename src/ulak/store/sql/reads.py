@@ -91,7 +91,6 @@ OWNED = {
     "tick": "ticks",
     "owner": "owners",
 }
-"""What hangs on a job, and the table it is in."""
 
 # Nothing but tests has ever so many orphans; `verify` needs to know that there are some.
 MOST_ORPHANS = 1000

@@ -165,7 +165,6 @@ class _Search:
         self._parked = 0
         self._size = 0
         self.is_cut = False
-        """It stopped before it had seen everything."""
 
     def choose(self, want: Want) -> Iterator[bytes]:
         """Return up to `places` jobs, each with what it needs; park those that lack something."""

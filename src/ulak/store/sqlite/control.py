@@ -24,7 +24,6 @@ from ulak.store.sqlite.session import (
 )
 
 Key = tuple[str, str, str]
-"""Tenant, flow and dedup key."""
 
 HOLDER = "SELECT job_id, expires_at FROM dedup WHERE tenant = ? AND flow = ? AND key = ?"
 TAKE_KEY = """

@@ -148,7 +148,6 @@ class Transaction:
         self.counts: dict[CountKey, int] = {}
         self.links: list[Link] = []
         self.followed: frozenset[str] | None = None
-        """The flows that are followed, once it has looked."""
         self.followed_events: list[tuple[str, Event]] = []
         self.made_due = False
 

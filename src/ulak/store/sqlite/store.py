@@ -98,7 +98,6 @@ class SqliteStore(SqlStore):
         self._open_writer: Writer | None = None
         self._open_readers: Readers | None = None
         self._parked = FIRST_PAGE
-        """Where the next look at what jobs are parked on begins."""
         self._rings: list[Callable[[], None]] = []
         self._watchers = Watchers()
         self._wakeup: Wakeup | None = None

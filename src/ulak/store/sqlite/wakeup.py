@@ -47,7 +47,6 @@ class Fifo:
         self._name = os.fsencode(path.with_name(f".{path.name}.{purpose}"))
         self._silent_until = 0.0
         self.fd: int | None = None
-        """Where it is listened to."""
 
     def ring(self) -> None:
         """Wake every process that listens; cheap when none does."""

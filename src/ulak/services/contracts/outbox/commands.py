@@ -41,7 +41,6 @@ log = logging.getLogger("ulak.contracts.outbox")
 outbox = typer.Typer(no_args_is_help=True, help="Events of contracts on their way to a remote.")
 
 VERDICTS: Final = {"sent": "sent", "rejected": "refused", "dead": "dead", "retry": "pending"}
-"""For each word of `dispatch` the state of the delivery."""
 DUE: Final = ("pending", "processing")
 A_ROUND: Final = 50
 # How many a loop sends before it looks whether it is to stop: as many as go at once.

@@ -185,7 +185,6 @@ class Outcome:
     verdict: Verdict
     _: KW_ONLY
     why: str = ""
-    """What `last_error` says; '' for what was sent."""
     wait: timedelta = timedelta()
     """How long the next attempt must wait at least, of a retry."""
     is_counted: bool = True

@@ -129,7 +129,6 @@ class Boxes:
     characters: tuple[str, ...]
     """Those that are known, in the order in which they are found, each once."""
     count: int
-    """How many boxes there are."""
 
 
 def find_boxes(pdf: bytes) -> Boxes | None:

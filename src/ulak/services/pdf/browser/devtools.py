@@ -66,7 +66,6 @@ class DevBrowser:
         self._awaited: dict[str, str | None] = {}
         """By context that is being opened: the session of its page, once there is one."""
         self._pages: dict[str, DevPage] = {}
-        """By session."""
         listeners = {
             "Target.attachedToTarget": self._attached,
             "Target.detachedFromTarget": self._detached,

@@ -45,9 +45,7 @@ _SLACK: Final = 2
 """Pixels: what rounding may cost between what is measured and what is printed."""
 _CHUNK: Final = 1 << 20
 _AT_ONCE: Final = 8
-"""Requests of one page that are answered at the same time."""
 _MOST_ERRORS: Final = 20
-"""Errors of scripts that are told of one page."""
 _EMPTY: Final = "<i></i>"
 """A header without anything: where none is said the browser prints one of its own."""
 _NO_SUCH_PAGES: Final = "Page range exceeds page count"
@@ -121,7 +119,6 @@ class ShownPage:
     """
 
     _frame = ""
-    """The frame of the page that is filled."""
     _world = 0
     """Where questions are evaluated, out of reach of the page's scripts."""
     is_gone = False

@@ -22,7 +22,6 @@ from ulak.services.pdf.browser.process import Process, looked_at, spawn
 
 Params = dict[str, Any]
 Listener = Callable[[Params], None]
-"""Told what an event says."""
 
 _AT_ONCE: Final = 1 << 20
 _LONGEST: Final = 256 << 20

@@ -144,9 +144,7 @@ class _Attempt:
         self._steps = steps
         self._began_at = asyncio.get_running_loop().time()
         self.ask_at = self._began_at + times.navigation.total_seconds()
-        """The page is asked to close."""
         self._hard_at = self._began_at + times.hard.total_seconds()
-        """The page is killed."""
         self._requests = Requests(document, fetcher)
         self._page: ShownPage | None = None
 

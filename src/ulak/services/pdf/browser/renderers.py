@@ -44,9 +44,7 @@ class Renderer(ABC):
     """A renderer that is kept running."""
 
     busy: int = 0
-    """Documents that are on it now."""
     is_retired: bool = False
-    """It gets no more documents."""
 
     @property
     @abstractmethod
@@ -89,7 +87,6 @@ class Keeper(Generic[R]):
         self._idle_s = idle_after.total_seconds()
         self._first_pause_s = first_pause_s
         self.current: R | None = None
-        """The one that runs and takes documents."""
         self._running: list[R] = []
         self._starting: asyncio.Task[R] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -111,7 +111,6 @@ class _Block:
     word: str
     start: Place
     ends: list[Place] = field(default_factory=list)
-    """Where the branches before this one ended."""
     is_whole: bool = False
 
 

@@ -23,9 +23,7 @@ _RESTRICT_SELF: Final = 446
 """Numbers of the system calls, the same on every machine."""
 
 _READ: Final = 1 << 2 | 1 << 3
-"""Read files, and list directories."""
 _WRITE: Final = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8
-"""Write files; remove directories and files; make them."""
 _TRUNCATE: Final = 1 << 14
 # For each version of the interface, how many of the rights to files it knows.
 _KNOWN: Final = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}

@@ -33,7 +33,6 @@ LIBRARIES: Final = (
     "libfontconfig.so.1",
     "libpangoft2-1.0.so.0",
 )
-"""What WeasyPrint loads when it is imported."""
 _INSTALL: Final = "pip install 'ulak[weasyprint]'"
 _INSTALL_LIBRARIES: Final = (
     "apt-get install libpango-1.0-0 libpangoft2-1.0-0 libharfbuzz-subset0 fonts-liberation"
