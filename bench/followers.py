@@ -21,8 +21,8 @@ from bench.postgres import durable
 from ulak.cli.speed import nothing
 from ulak.engine.worker import settle_in
 
-JOBS = 10_000
-ROUNDS = 3
+JOBS = 20_000
+ROUNDS = 9
 EVENTS = 2
 """Those of a no-op job: it is submitted, and moved to its end."""
 BOUND = 0.97
@@ -67,14 +67,16 @@ def drain(url: str, kind: str, jobs: int) -> float:
 
 
 def costs(name: str, fresh: Callable[[], str], jobs: int) -> list[Figure]:
-    """Drain in each way in turn; return what is left of the plain rate."""
+    """Drain in each way in turn; return what is left of the plain rate, the median of the turns."""
     rates: dict[str, list[float]] = {kind: [] for kind in (PLAIN, BESIDE, FOLLOWED)}
     for _ in range(ROUNDS):
         for kind, taken in rates.items():
             taken.append(in_child("bench.followers", fresh(), kind, jobs))
-    median = {kind: statistics.median(taken) for kind, taken in rates.items()}
-    plain, command = median[PLAIN], "python -m bench.figures followers"
-    beside, followed = median[BESIDE] / plain, median[FOLLOWED] / plain
+    plain, command = statistics.median(rates[PLAIN]), "python -m bench.figures followers"
+    beside, followed = (
+        statistics.median(rate / of for rate, of in zip(rates[kind], rates[PLAIN], strict=True))
+        for kind in (BESIDE, FOLLOWED)
+    )
     return [
         Figure(
             f"drain of {jobs:,} no-op jobs while another flow is followed, of the plain one, "
