@@ -16,7 +16,7 @@ from ulak.auth.identity import Identity
 from ulak.core.delivery import GAVE_UP
 from ulak.core.lifecycle import FINAL, ROLES
 from ulak.idempotency import Guard
-from ulak.services.contracts.contracts import contracts_of
+from ulak.services.contracts.configuration import contracts_of
 from ulak.services.contracts.ledger import HANDLER
 from ulak.services.contracts.outbox.desk import Desk
 from ulak.services.contracts.outbox.remote import Remote

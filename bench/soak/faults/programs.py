@@ -21,7 +21,7 @@ import ulak
 from bench.soak.children import engine_of, opened, serve
 from bench.soak.clock import SteppedClock
 from bench.soak.ledger import Ledger
-from ulak.engine import relay
+from ulak.engine import deliverer
 
 SCHEDULE = "minutely"
 CALL_S = 0.5
@@ -195,7 +195,7 @@ def main() -> None:
     given, _ = parser.parse_known_args()
     SteppedClock(given.folder).rule_process()
     # A worker that is replaced waits for every call that has begun, so that none is repeated.
-    relay.PATIENCE_S = 100 * CALL_S
+    deliverer.PATIENCE_S = 100 * CALL_S
     if given.part == "preloaded":
         preloaded(given.folder, *engine_of(given.folder, given.store), given.lease)
     else:

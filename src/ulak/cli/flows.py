@@ -263,8 +263,10 @@ def run(
 
 
 def _print_act(engine: Engine, schedule: Schedule, as_json: bool) -> None:
-    document = _schedule_document(schedule, _last(engine, schedule))
-    out.print_fact(document, as_json, schedule.name, f"next {_next(schedule)}")
+    if as_json:
+        out.print_json(_schedule_document(schedule, _last(engine, schedule)))
+    else:
+        out.print_facts([(schedule.name, f"next {_next(schedule)}")])
 
 
 def _schedule_document(schedule: Schedule, last: ScheduleTick | None) -> dict[str, Any]:

@@ -32,7 +32,6 @@ class LaneCount(NamedTuple):
 
     lane: str
     kind: str
-    """`due`, `delayed`, `parked` or `leased`."""
     jobs: int
     is_exact: bool = True
     """False when there are more: no more were counted."""

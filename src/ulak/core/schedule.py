@@ -61,7 +61,7 @@ class Rule:
 
 
 def cron_rule(expression: str, zone: str) -> Rule:
-    """Check a cron expression of five fields and its zone; `FlowError` if it has no date."""
+    """Check a cron expression of five fields and its zone; `FlowError` if it cannot be used."""
     from cronsim import CronSimError
 
     _must_be_a_zone(zone)

@@ -56,7 +56,6 @@ class Place:
     """The tokens of a run, if they are the same for every payload."""
     keys_slot: bool = False
     keys_rate: bool = False
-    """Whether there is a limit, or a bucket, for each key."""
     is_particular: bool = False
     """Lane, slot, rate or cost are not the same for every job: `needs_of` answers them."""
     retry: Backoff | None = None

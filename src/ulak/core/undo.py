@@ -180,7 +180,6 @@ def _lane(draft: Draft, stage: str) -> str:
 
 
 INDIRECT: Final = frozenset({HELD, UNDOING, FAILED, EXPIRED, CANCELLED})
-"""The roles into which `enter` does not lead straight."""
 
 
 def enter(

@@ -51,10 +51,10 @@ def _nobody(error: BaseException) -> None:
 class Committer:
     """One thread that commits whatever is waiting, in batches that the last flush has shaped.
 
-    A store that cannot be reached is asked again until it answers. Before a batch is repeated its
-    commit ids are looked up, so that nothing is written twice. A change that a transaction of
-    somebody else blocks is set aside and offered again later; its neighbours need not wait.
-    `failed` is called when the thread has ended by an error: nothing is committed any more.
+    A store that cannot be reached is asked again until it answers: an outage loses no work. Before
+    a batch is repeated its commit ids are looked up, so that nothing is written twice. A change
+    that a transaction of somebody else blocks is set aside and offered again later; its neighbours
+    need not wait. `failed` is called when the thread has ended by an error, and commits no more.
     """
 
     def __init__(

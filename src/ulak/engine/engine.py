@@ -346,8 +346,8 @@ class Engine(Acts):
         """Send a message outside a stage, and return its id: when this returns, it is durable.
 
         Messages of one key are delivered in order; without one it has no order. With `connection`,
-        your own open transaction, it is sent when you commit. A stage uses `run.emit`. Raises as
-        `submit` does.
+        your own open transaction, it is sent when you commit. A stage uses `run.emit`. Raises
+        `BadInput`, `NotSupported` and `StoreError` as `submit` does.
         """
         kernel = self.kernel
         kernel.refuse_on_a_loop("emit", "run.emit")

@@ -73,7 +73,6 @@ class Executor:
         self.paused: frozenset[tuple[str, str]] = frozenset()
         """The queues and flows that were paused when the last claim looked."""
         self.finished_since = False
-        """Whether a run has ended since the last claim was sent."""
 
     def start(self, loop: asyncio.AbstractEventLoop, wakeup: Wakeup) -> None:
         self._loop = loop

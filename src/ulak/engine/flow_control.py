@@ -315,7 +315,7 @@ class FlowControl:
         In force at once, in every process, and after a restart. A repeat of a known job still gets
         that job; spawned and scheduled jobs are not refused. Stopping again sets another
         `retry_after`, which is how long a refused caller should wait. The tenant `*` is all of
-        them. `UnknownName`: nobody knows such a flow.
+        them. `UnknownName`: nobody knows such a flow; `BadInput`: something cannot be used.
         """
         who, wait_us = must_act(actor, note), read_micros(retry_after, "retry_after=")
         if tenant:

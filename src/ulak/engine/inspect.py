@@ -196,6 +196,6 @@ class Retention:
             actor: Who removes them, for the audit; nobody writes no line.
             note: Why, for people.
         """
-        before, note = to_instant(ended_before), must_be_short(note)
         store = self._kernel.open().store
+        before, note = to_instant(ended_before), must_be_short(note)
         return store.prune(before=before, limit=limit, actor=actor, note=note, of=of)

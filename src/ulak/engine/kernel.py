@@ -13,6 +13,7 @@ from ulak.core.flow import Flow, names
 from ulak.core.intake import NORMAL, Submission, SubmitOptions
 from ulak.core.job import JobRow, NewJob, queue_of
 from ulak.core.lifecycle import FINAL
+from ulak.core.policy import LimitTerms, RateTerms
 from ulak.core.table import knows
 from ulak.engine import flow_control, stage_transactions
 from ulak.engine.function import Call, JobFunction
@@ -123,10 +124,11 @@ class Kernel:
             return self
         with self._lock:
             if not self.is_open:
-                tables = [flow.table for flow in self.flows]
-                limits = {name: n for table in tables for name, n in table.limits.items()}
-                rates = {name: terms for table in tables for name, terms in table.rates.items()}
+                limits: dict[str, LimitTerms] = {}
+                rates: dict[str, RateTerms] = {}
                 for flow in self.flows:
+                    limits |= flow.table.limits
+                    rates |= flow.table.rates
                     self._refuse_if_unable(flow)
                 self._refuse_unknown_queues()
                 self.store.open()

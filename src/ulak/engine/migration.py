@@ -57,7 +57,6 @@ class Migrated:
     moved: Mapping[tuple[str, str], int]
     """How many jobs went from which state to which."""
     leased: int
-    """Jobs that a worker has leased; they are left alone."""
     left: Sequence[Refusal]
     """The first of those that could not be moved."""
     left_count: int

@@ -132,6 +132,7 @@ class Outbox:
     def deliver(self, handler: str, *, limit: int = 50) -> Counter[str]:
         """Deliver what is due to one handler of this program, here and now, until nothing gets
         through. Return how many ended in each state; `pending` ones are tried again.
+        Messages of one key follow each other, beside the workers too.
 
         Raises:
             NotFound: this program declares no such handler.

@@ -192,9 +192,9 @@ class Schedules:
             target, payload = self._kernel.target(flow, arguments)
         except (FlowError, BadInput) as error:
             raise type(error)(f"schedule {name}: {error}") from None
-        key = make_dedup_key(target, payload)
+        data, key = codec.encode(payload), make_dedup_key(target, payload)
         made = Declared(
-            name=name, flow=target, data=codec.encode(payload), dedup_key=key, tenant=tenant,
+            name=name, flow=target, data=data, dedup_key=key, tenant=tenant,
             priority=priority, expires=expires, rule=rule, catch_up=catch_up,
         )  # fmt: skip
         check_submission(Submission(tenant, made.submitter, priority, None, key, expires))

@@ -41,8 +41,8 @@ A_PAGE = 200
 # A pass moves at most so many pages of dates, so that the rest of the pass is soon; the next pass
 # follows at once.
 MOST_PAGES = 5
-# A page with one blocked job or schedule is parted eight times. After so many vain tries many are
-# blocked, and to find out which would take too long: the next pass tries again.
+# A page with one blocked job or schedule is parted eight or nine times. After so many vain tries
+# many are blocked, and to find out which would take too long: the next pass tries again.
 MOST_IN_VAIN = 30
 FOLD_EVERY = 30
 # Of messages that nobody wants, some hundred a second may come.
@@ -280,7 +280,6 @@ class Ticker:
         self._troubles = Troubles(ticker_log, (UlakError,))
         self._in_vain = 0
         self.next_at: Instant | None = None
-        """When there is something to do again, if that is soon."""
         self._seen = (self._store.clock.now(), self._store.clock.uptime())
         self._skipped = (0, 0)
         """From when to when the clock was last set forward: nobody could see to those dates."""
@@ -398,7 +397,6 @@ class Troubles:
     def __init__(self, log: logging.Logger, plain: tuple[type[Exception], ...] = ()) -> None:
         self._log = log
         self._plain = plain
-        """Errors that say enough without a traceback."""
         self._told: set[Hashable] = set()
 
     @contextmanager

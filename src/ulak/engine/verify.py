@@ -96,7 +96,6 @@ class _Verifier:
         self._store: Store = kernel.store
         self._flows = kernel.flows_by_version()
         self._proved: dict[bytes, int] = {}
-        """For each job, a bit per event that has a proof."""
         self._walked: dict[str, tuple[int, bytes]] = {}
         self._unproved: list[tuple[JobRow, int]] = []
         self._limited: dict[str, list[bytes]] = {}

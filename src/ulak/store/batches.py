@@ -53,7 +53,6 @@ def refusal_of(change: Change, stored: JobRow | None) -> Receipt | None:
 
 
 NO_COMMIT: Final = b""
-"""The commit id of events that no change brought."""
 
 SUSPECT_LAPSES: Final = 2
 """A job that was lost so often may be what its workers died of."""

@@ -80,7 +80,6 @@ def is_instance(value: object, kind: Any) -> bool:
     return isinstance(kind, type) and isinstance(value, kind)
 
 
-#
 # msgspec leaves a default of a plain dataclass to the class and writes what the object itself has:
 # a value read from JSON would be written without it, and have another key than the same one made
 # by a program.

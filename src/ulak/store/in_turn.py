@@ -31,7 +31,6 @@ class Candidate(NamedTuple):
     rate: str | None
     cost: int
     size: int
-    """How many bytes its payload has."""
 
 
 class Standing(NamedTuple):

@@ -37,7 +37,6 @@ class RecordRow(NamedTuple):
     lease_until: Instant | None
     """Until when nobody else executes; only while `processing`."""
     attempt: int
-    """How often it was claimed."""
     recovery_point: str | None
     """The last phase that has ended."""
     recovery_data: str | None
@@ -68,7 +67,6 @@ class RecordClaim(NamedTuple):
     is_mine: bool
     """Whether whoever asked is the one that executes."""
     now: Instant
-    """The store's time."""
 
 
 class RecordTransaction(Protocol):

@@ -42,7 +42,6 @@ MOST_VISITED: Final = 30_000
 """So many jobs are counted on after that."""
 LAST_NAME: Final = "\U0010ffff"
 LIMIT: Final = MOST_COUNTED + 1
-"""One more than the bound shows that there are more."""
 
 Counts = Sequence[tuple[str, int]]
 Ask = Callable[..., Iterable[Any]]
@@ -112,7 +111,6 @@ CONDITIONS: Final = {
     "leased": "leased_by IS NOT NULL",
     "ended": "lane = '' AND role <> 'held' AND role <> 'waiting'",
 }
-"""What the indexes say of their jobs, word for word."""
 
 
 def write_statements(jobs: str, lanes: str, values: str) -> dict[str, str]:
@@ -141,9 +139,7 @@ class Part:
     flow: str
     """'' when they may be of several."""
     on: Callable[[int], tuple[Counts, bool]] | None = None
-    """Counts up to a limit, and tells whether that was all."""
     ranges: int = 1
-    """How often that limit may be reached."""
 
 
 def count(ask: Ask, now: Instant, states: Iterable[CountRow]) -> Standing:

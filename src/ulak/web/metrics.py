@@ -270,7 +270,6 @@ HELP: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "ulak_ring_up": ("1 when the last test of the ring was heard, on PostgreSQL.", ()),
     "ulak_rings_heard": ("Rings of other processes that were heard, on PostgreSQL.", ()),
 }
-"""Every metric here: what it says, and its labels."""
 COUNTERS: Final = frozenset({"ulak_rings_heard"})
 
 OfLabels = dict[LabelValues, float]

@@ -80,8 +80,10 @@ class ObserveRequests:
                 kind = STATUSES[status // 100 - 1] if 100 <= status < 600 else OTHER
             await send(message)
 
-        parent = Headers(scope=scope).get("traceparent")
-        span = None if tracing is None else tracing.span(scope["method"], "server", parent=parent)
+        span = None
+        if tracing is not None:
+            parent = Headers(scope=scope).get("traceparent")
+            span = tracing.span(scope["method"], "server", parent=parent)
         with nullcontext() if span is None else span as traced:
             began = time.monotonic()
             self._requests.begun()

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import typer
 
 from ulak.kit.commands import AppOption, JsonOption, print_json, print_table, reading, some
-from ulak.services.contracts.contracts import contracts_of
+from ulak.services.contracts.configuration import contracts_of
 from ulak.services.contracts.tables import versions_in_force, written
 
 contracts = typer.Typer(no_args_is_help=True, help="Contract versions.")

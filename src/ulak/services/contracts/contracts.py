@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -24,9 +24,8 @@ from ulak.services.contracts.ledger import (
 )
 from ulak.services.contracts.outbox.settings import LONGEST_RETRY
 from ulak.services.contracts.requests import Recording, Transition, Verdict, birth, judge
-from ulak.services.contracts.tables import Versions, versions_in_force
+from ulak.services.contracts.tables import Versions
 from ulak.tables import Tables
-from ulak.wiring import idempotency_settings
 
 # Outboxes of others tell it of changes for days: what it forgets earlier would be done twice.
 TRANSITION: Final = Scope("contract.transition", mode="transactional", fed_for=LONGEST_RETRY)
@@ -128,11 +127,15 @@ class Contracts:
         return Recorded(proof.proof_id, str(draft.idempotency_key), is_replay=made is None)
 
     def proofs(
-        self, *, limit: int, before: int | None = None, **columns: str | None
-    ) -> list[Proof]:
+        self, *, limit: int, before: int | None = None, tenant_id: str | None = None,
+        kind: str | None = None, subject_type: str | None = None, subject_id: str | None = None,
+    ) -> list[Proof]:  # fmt: skip
         """Return proofs, as `Ledger.list_proofs` does."""
         with self._reading() as ledger:
-            return ledger.list_proofs(limit=limit, before=before, **columns)
+            return ledger.list_proofs(
+                limit=limit, before=before, tenant_id=tenant_id, kind=kind,
+                subject_type=subject_type, subject_id=subject_id,
+            )  # fmt: skip
 
     def verify(self) -> Report:
         """Check every tenant's chain, head and subjects; return the first finding of each."""
@@ -197,15 +200,6 @@ class Contracts:
 
     def _ledger(self, connection: Any) -> Ledger:
         return Ledger(self._tables.database, connection, self._tables.now)
-
-
-def contracts_of(engine: Engine, *, on_change: OnChange | None = None) -> Contracts:
-    """Make the contracts of an engine, as the settings say; nothing is opened. Raises `BadInput`
-    for a setting that cannot be used, also for how long answers are kept, and `NotSupported` as
-    `Contracts`."""
-    usual = idempotency_settings().scope(TRANSITION.name)
-    scope = replace(usual, fed_for=TRANSITION.fed_for)
-    return Contracts(engine, versions_in_force(), scope=scope, on_change=on_change)
 
 
 # Answers are bytes, written once, members in the order of the specification.

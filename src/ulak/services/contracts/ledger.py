@@ -89,7 +89,6 @@ class Subject(NamedTuple):
     status: str
     version: int
     proof_id: int | None
-    """The proof of its last change; None before the first."""
     created_at: Instant
     updated_at: Instant
 
@@ -283,7 +282,6 @@ class Broken:
 
     tenant_id: str
     proof_id: int | None
-    """Where it was noticed; None when nothing is left to point at."""
     sentence: str
 
 

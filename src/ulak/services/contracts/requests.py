@@ -30,7 +30,6 @@ class Transition:
     to: str
     _: KW_ONLY
     key: str
-    """The same each time this very request is repeated."""
     caller: str = ""
     """The client; it acts where no actor is named."""
     from_: str | None = None
@@ -73,7 +72,6 @@ class Recording:
     payload: str
     _: KW_ONLY
     key: str | None = None
-    """None for a key that is made of the content."""
     caller: str = ""
     type: str | None = None
     id: str | None = None

@@ -59,7 +59,6 @@ class Accepting:
     health: HealthCheck
     pacing: Pacing
     sealing: Callable[[], Sealing] | None = None
-    """Makes what seals passwords; None takes none."""
 
     @property
     def config(self) -> PdfRenderConfig:

@@ -162,6 +162,7 @@ def _folder_of(job_id: str) -> str:
 
 
 def _must_be_ours(key: str) -> str:
+    # A caller does not make up where a record points, so the form of the key is not checked.
     if not key.startswith(f"{FOLDER}/"):
         raise BadInput(f"{key[:200]!r} is no key of a PDF; one is pdfs/JOB/TIMESTAMP.pdf")
     return key

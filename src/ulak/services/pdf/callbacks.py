@@ -38,7 +38,6 @@ QUEUE: Final = "pdf-callback"
 DUE, SENT, GIVEN_UP = "due", "sent", "given_up"
 STATES: Final = (DUE, SENT, GIVEN_UP)
 ENDED: Final = "pdf-ended"
-"""The flow of jobs that tell of an end."""
 OVER: Final = (
     (FLOW, SENT), (FLOW, GIVEN_UP), (WANTED, "done"), (WANTED, "cancelled"),
     (ENDED, "done"),

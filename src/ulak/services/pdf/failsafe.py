@@ -73,6 +73,11 @@ class Health:
             return "the store of jobs does not answer"
         return "" if self.workers else "no worker that renders was heard of lately"
 
+    @property
+    def is_well(self) -> bool:
+        """Whether a job can be rendered."""
+        return not self.complaint
+
 
 NO_STORE: Final = Health(store_answers=False, workers=0)
 

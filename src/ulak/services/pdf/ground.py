@@ -19,6 +19,8 @@ from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
 
 # Not `nobody`, which is shared with whatever else runs as it: processes of one user may signal and
 # trace each other. Distributions leave 60578 to 61183 unused.
+# Not `nobody`, which is shared with whatever else runs as it: processes of one user may signal and
+# trace each other. Distributions leave 60578 to 61183 unused.
 UNPRIVILEGED: Final = 60932
 """The user and group that a browser of root's drops to: a number that nobody has."""
 

@@ -44,7 +44,6 @@ from ulak.services.pdf.submission import (
 )
 
 BY_HAND: Final = "pdf-job-store"
-"""The actor of jobs that are moved by hand, in the trail."""
 log = logging.getLogger("ulak.pdf")
 
 __all__ = ["Created", "InvalidTransition", "PdfJobStore"]
@@ -52,7 +51,6 @@ __all__ = ["Created", "InvalidTransition", "PdfJobStore"]
 CREATES_AT_MOST: Final = 10
 """How often a create begins anew because the holder of its key ended meanwhile; a guess."""
 CLEAN_UP: Final = "pdf-cleanup"
-"""The actor of jobs that expire, in the trail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,6 @@ class PdfJobStore(Submitting):
         self.config = config
         self._enqueue = enqueue
         self._attempts: dict[str, Attempt] = {}
-        """What was claimed here by hand and has not ended."""
         self._lock = threading.Lock()
 
     compute_job_key = staticmethod(compute_job_key)

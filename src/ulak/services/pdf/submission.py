@@ -34,7 +34,6 @@ JOB_ENDED: Final = "ended"
 """The signal that the PDF job has ended, and where it leads."""
 A_BATCH: Final = 100
 LOAD_CONTROL: Final = "pdf-load-control"
-"""Who stops the flow, as the audit says it."""
 SUBMITTERS: Final = "owners"
 """Under this name: when submitters were made owners last."""
 LATE: Final = timedelta(minutes=10)

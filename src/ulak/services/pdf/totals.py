@@ -66,7 +66,6 @@ BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
 ABOVE: Final = "+Inf"
 
 FOLLOWER: Final = "pdf-metrics"
-"""The name under which deliveries of events are stored."""
 A_BATCH: Final = 500
 """So many jobs are counted in one transaction: on SQLite nobody else writes meanwhile."""
 BROWSER: Final = "browser"

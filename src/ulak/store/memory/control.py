@@ -113,8 +113,9 @@ class MemoryControl(MemoryReads):
         rate = self._rates.get(control.stage_of(name))
         if rate is None:
             return None
-        stored, parked = self._buckets.get(name), self._find_parked(name)
-        head = parked[0] if parked else None
+        stored = self._buckets.get(name)
+        first = min(self._on_shelf("parked", ON_RATE + name), key=urgency, default=None)
+        head = None if first is None else (*urgency(first), first.cost)
         return control.open_bucket(control.terms_of(rate), stored and stored[1:], head, now)
 
     def _find_parked(self, name: str) -> list[ParkedJob]:

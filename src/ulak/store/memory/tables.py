@@ -85,7 +85,6 @@ class MemoryTables:
         self._buckets: dict[str, BucketRow] = {}
         self._pauses: dict[tuple[str, str], PauseRow] = {}
         self._asked_pauses: list[tuple[str, Instant, str]] = []
-        """Keys that this batch pauses: until when, and who says so."""
         self._weights: dict[str, WeightRow] = {}
         self._stops: dict[tuple[str, str], StopRow] = {}
         self._turns: defaultdict[str, dict[str, tuple[int, int]]] = defaultdict(dict)

@@ -182,7 +182,7 @@ class Connections:
                         transaction.finish()
                         faults.point(points.inside)
                         db.execute("COMMIT")
-                        if transaction.made_due and self._listener is not None:
+                        if transaction.made_due:
                             self._ring_along(transaction)
                     db.chosen = chosen
                 break

@@ -1,4 +1,5 @@
-"""Deliveries: written by the commit that sends a message, taken by relays in order per key.
+"""Deliveries: written by the commit that sends a message, taken in order per key by relays, and by
+the transactions in which followers get events.
 
 Which delivery is the head of its line follows from what others post and settle at the same time,
 so a transaction that does either holds the keys that it touches until it has committed. A caller's

@@ -107,7 +107,6 @@ class Session:
     ) -> None:
         self.connection = connection
         self.chosen: Mapping[str, object] | None = PLAIN
-        """The settings that it has; None when they are not known."""
         self.used_at = 0.0
         self.pipeline = Pipeline(connection, prepare=prepare, values=cursor or connection)
         self._cursor = cursor or connection.cursor(binary=True)
@@ -215,9 +214,10 @@ def is_rolled_back(session: Session) -> bool:
 
 FOREIGN = (psycopg.Error, OverflowError, UnicodeEncodeError, struct.error)
 
+# The connection was lost, or the server is about to stop or start.
+_LOSSES = ("08", "57P0")
 # What the server says of itself and not of what it was sent, by the class of its code: it loses
 # connections, takes no writes now, lacks room or memory, stops or starts, or must plan anew.
-_LOSSES = ("08", "57P0")
 _FOR_NOW = ("08", "0A", "25", "26", "40", "53", "55", "57", "58")
 # An undefined schema, table, column, function or parameter type: of another release, or by hand.
 _MISSING = ("3F000", "42P01", "42703", "42883", "42704")

@@ -169,8 +169,8 @@ def free_places(db: Session, limits: Sequence[str]) -> dict[str, int]:
 
 def write(db: Session, taken: Sequence[tuple[str, int, bytes]], *, of_state: bool = False) -> None:
     if taken:
-        rows = [(*slot, of_state) for slot in sorted(taken)]
-        db.execute(TAKE, as_arrays(rows, Texts, Numbers, Ids, Numbers))
+        slots = as_arrays(sorted(taken), Texts, Numbers, Ids)
+        db.execute(TAKE, (*slots, Numbers([int(of_state)] * len(taken))))
 
 
 def keep(db: Session, job_ids: Sequence[bytes]) -> None:

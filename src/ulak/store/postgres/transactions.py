@@ -124,7 +124,8 @@ class PostgresTransaction:
         return session.connection
 
     def claim_record(self, row: RecordRow, *, ttl_us: int, lease_us: int | None) -> RecordClaim:
-        claimed = self._run(lambda t: records.claim(t, row, ttl_us, lease_us))
+        run = self._first if self._session is None else self._run
+        claimed = run(lambda t: records.claim(t, row, ttl_us, lease_us))
         if claimed.is_mine:
             self._claimed = row.owner_token
         return claimed
@@ -141,7 +142,8 @@ class PostgresTransaction:
         return self._run(lambda t: records.finish(t, row, ttl_us))
 
     def take_events(self, handler: str, limit: int, *, hold_us: int) -> list[Followed]:
-        return self._run(lambda t: outbox.take_events(t.db, t.now, handler, limit))
+        run = self._first if self._session is None else self._run
+        return run(lambda t: outbox.take_events(t.db, t.now, handler, limit))
 
     def finish_events(self, taken: Sequence[Followed]) -> None:
         self._run(lambda t: outbox.finish_events(t.db, taken))
@@ -272,8 +274,6 @@ class PostgresTransaction:
         return self._lent.lend(begin)
 
     def _run(self, work: Callable[[Transaction], T]) -> T:
-        if self._session is None:
-            return self._first(work)
         session = self._begun()
         must_be_open(session.connection, COMPLAINTS)
         with TRANSLATING, session.pipeline:
@@ -369,4 +369,7 @@ class PostgresStage:
         except psycopg.OperationalError as error:
             raise translated(error) from error
         finally:
+            # The stage has left a block of its own open; psycopg would count it for the next one.
+            if self.connection.info.transaction_status != TransactionStatus.IDLE:
+                self.connection.close()
             self._give_back(self._session)

@@ -42,7 +42,6 @@ class LimitRow(NamedTuple):
     actor: str | None
     """Who has set `n`; None while it is what the flow declares."""
     at: Instant
-    """Since when it is `n`."""
 
 
 class RateRow(NamedTuple):

@@ -24,7 +24,6 @@ LATEST: Final = (2**63 - 1, b"\xff" * 16)
 """Before this time and id is everything."""
 
 UNREMARKABLE: Final = (DONE, READY, BUSY)
-"""The roles that the index `jobs_remarkable` leaves out."""
 
 _TIMES = ("submitted_since", "submitted_before", "changed_since", "changed_before")
 _SAME = ("tenant", "flow", "state", "role", "code")

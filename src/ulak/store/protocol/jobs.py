@@ -251,7 +251,6 @@ class WorkerRow(NamedTuple):
     lanes: str
     """Every lane it serves, separated by spaces; for `why` and `doctor`."""
     about: str
-    """Host and process, for people."""
 
 
 class Renewal(NamedTuple):

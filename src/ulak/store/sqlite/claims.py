@@ -1,4 +1,4 @@
-"""Claims and leases: who may run what, and what becomes of jobs whose worker vanished."""
+"""Claims: which of the jobs that are due a worker may run, and what each of them needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""x"""
+"""Leases: what renews one, the row of its worker, and what becomes of those that are lost."""
 
 from __future__ import annotations
 

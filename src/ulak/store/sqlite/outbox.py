@@ -150,7 +150,6 @@ def expire(t: Transaction, limit: int) -> int:
 
 
 OUTBOX: Outbox[SharedTransaction] = Outbox(lambda _t, _keys: None, own(_raise))
-"""Nobody else writes: no key needs to be held."""
 
 
 DUE_HEADS = f"""

@@ -102,7 +102,8 @@ class LentTurns(LockedConnection):
         return SqliteTransaction(self, writer, db, tell)
 
     def close(self) -> None:
-        self._closed = True
+        with self._lock:
+            self._closed = True
         super().close()
 
     def forget_turn(self) -> None:

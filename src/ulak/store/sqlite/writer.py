@@ -102,7 +102,7 @@ class Writer:
             self.files.check()
 
     def hold(self, *, urgent: bool = False) -> None:
-        """Take the turn, also for another connection, until `let_go`; or raise `StoreAway`."""
+        """Take the turn until `let_go`. Raises `StoreAway`, or `StoreError` where it is closed."""
         left_s = TURN_TIMEOUT_S
         if not self._turns.try_acquire():
             began = time.monotonic()

@@ -330,11 +330,9 @@ def schedules_router(engine: Engine) -> APIRouter:
 
     def shown(schedule: Schedule) -> ScheduleShown:
         last = engine.schedules.ticks(schedule.name, limit=1)
-        facts = {
-            **{name: getattr(schedule, name, None) for name in ScheduleShown.model_fields},
-            "expires_seconds": _seconds(schedule.expires),
-            "last": last[0] if last else None,
-        }
+        more = {"expires_seconds": _seconds(schedule.expires), "last": last[0] if last else None}
+        names = ScheduleShown.model_fields.keys() - more.keys()
+        facts = {name: getattr(schedule, name) for name in names} | more
         return ScheduleShown.model_validate(facts, from_attributes=True)
 
     @routes.get("/schedules")

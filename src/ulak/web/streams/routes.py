@@ -74,6 +74,7 @@ class FromQuery(Parameters):
 
 class EventStream(Response):
     """Tells one watcher's news for as long as its client reads them and may.
+
     `watching` begins to watch; the watcher is gone with the end of the stream. `is_welcome` tells,
     now and then, whether the caller may still see this, and `missed` reads from the store what a
     watcher is behind with, empty when there is no more.

@@ -8,7 +8,8 @@ import pytest
 
 import ulak
 from ulak.errors import BadInput
-from ulak.services.contracts.contracts import TRANSITION, contracts_of
+from ulak.services.contracts.configuration import contracts_of
+from ulak.services.contracts.contracts import TRANSITION
 from ulak.services.contracts.outbox.settings import load
 
 REMOTE = {"HOS_BASE_URL": "https://hos.example.org/", "HOS_API_KEY": "k-123456789"}

@@ -175,15 +175,16 @@ class Desk:
     @contextmanager
     def _acting(self, event: Event, act: str, actor: str, note: str, **more: str) -> Iterator[Any]:
         """Open the transaction of an act; it is added to those of the event, and logged."""
-        now, message = self._tables.now, f"an event is {act}"
-        line = {"act": act, "actor": actor, "note": note, "at": _date(now), "was": event.status}
-        acts = json.dumps([*json.loads(event.acts), line | more], ensure_ascii=False)
         with self._tables.writing() as connection:
             yield connection
+            now = self._tables.now
+            line = {"act": act, "actor": actor, "note": note, "at": _date(now), "was": event.status}
+            acts = json.dumps([*json.loads(event.acts), line | more], ensure_ascii=False)
             self._tables.execute(
                 connection, _NOTE, event.tenant_id, event.idempotency_key,
                 now if act == DISCARDED else None, acts, now,
             )  # fmt: skip
+        message = f"an event is {act}"
         facts = {
             "event_id": event.id, "tenant": event.tenant_id, "aggregate": event.aggregate,
             "key": event.idempotency_key, "was": event.status, "actor": actor, "note": note,

@@ -50,7 +50,6 @@ class Figures:
     dead: int = 0
     rejected: int = 0
     drift: int = 0
-    """Events that the remote has judged otherwise, ever."""
     attempted: int = 0
     failed: int = 0
     p95: timedelta | None = None

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from ulak import Engine
 from ulak.errors import BadInput, NotSupported, StoreError
 from ulak.idempotency import Answer, Answered
-from ulak.services.contracts.contracts import Contracts, contracts_of
+from ulak.services.contracts.configuration import contracts_of
+from ulak.services.contracts.contracts import Contracts
 from ulak.services.contracts.outbox.desk import emit
 from ulak.services.contracts.outbox.remote import (
     CAN_TRANSITION,

@@ -102,7 +102,7 @@ class Remote:
             line = idle.pop()
         except IndexError:
             line = _Line(asyncio.Runner(loop_factory=asyncio.new_event_loop), self._make_client())
-        for _ in range(1 + self.settings.retries):
+        for _ in range(max(1, 1 + self.settings.retries)):
             answer = line.loop.run(self._ask(line.client, path, body, headers))
             if not _found_nobody(answer):
                 break

@@ -88,13 +88,13 @@ class Sender:
         """Tell the remote of one change. Raises `Refused` when the remote has rejected it or
         will never take it, `RetryLater` when it is to be sent again."""
         payload, key = message.data["payload"], message.data["idempotency_key"]
-        event = (message.data["tenant_id"], key)
+        event, document = (message.data["tenant_id"], key), json.loads(payload)
         self._begin(message, event)
         begun = time.monotonic()
         reply = self._remote.ask(TRANSITION, payload.encode(), headers={"Idempotency-Key": key})
         took = timedelta(seconds=time.monotonic() - begun)
         now = self._tables.now
-        outcome = judge(reply, json.loads(payload), now=now)
+        outcome = judge(reply, document, now=now)
         status, body = None, None
         if isinstance(reply, Reply):
             # As text that a database takes.

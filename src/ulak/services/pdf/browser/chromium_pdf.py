@@ -177,9 +177,7 @@ class _Table:
         if found is None:
             raise NotChromiums("there is no table of objects at the end")
         self.at = found.start()
-        """Where the table begins, and every object has ended."""
         self.first = found.end()
-        """Where its first line is."""
         self.trailer_at = self.first + int(found[1]) * _ENTRY
         self.trailer = pdf[self.trailer_at :]
         if not self.trailer.startswith(b"trailer") or b">>" not in self.trailer:

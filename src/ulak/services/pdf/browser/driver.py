@@ -122,7 +122,6 @@ class ShownPage:
     _world = 0
     """Where questions are evaluated, out of reach of the page's scripts."""
     is_gone = False
-    """Its process has ended, as far as is known."""
 
     def __init__(self, answer: Answer, *, output_bytes: int) -> None:
         self._answer = answer
@@ -130,7 +129,6 @@ class ShownPage:
         self._errors: list[str] = []
         self._was_read = False
         self._has_loaded = asyncio.Event()
-        """It has, or it tried to go elsewhere, or the page is gone."""
         self._failure: Exception | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(_AT_ONCE)

@@ -165,7 +165,7 @@ class Launch:
         return self.workplace.profile
 
     def argv(self, *more: str) -> tuple[str, ...]:
-        """Return the whole command, with the driver's own switches; raises as `prepare`."""
+        """Return the whole command, with the driver's own switches; raises BadInput."""
         _refuse_weakening(more)
         program = (str(self.executable), *self.arguments, *more)
         return (*self.prefix, *program, f"--user-data-dir={self.profile}")

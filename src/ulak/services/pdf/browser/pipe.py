@@ -28,7 +28,6 @@ _LONGEST: Final = 256 << 20
 """Of one message. Nothing that we ask for is so long; what a page says must not fill our memory."""
 _ROOT: Final = ""
 GONE: Final = "ulak.gone"
-"""The event of every session when the line is cut."""
 _COMMANDS: Final = 3
 _ANSWERS: Final = 4
 """Where Chromium reads commands and writes answers when it is debugged over a pipe."""

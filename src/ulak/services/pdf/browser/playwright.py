@@ -191,7 +191,6 @@ class PlaywrightPage(ShownPage):
         self._browser = browser
         self._context = context
         self._page: Page | None = None
-        """Of the context; every other one is closed."""
         self._session: CDPSession | None = None
         # Playwright leaves what was asked of a page that has crashed without an answer.
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -20,7 +20,6 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 _ABOVE: Final = 10
-"""Higher than any number that a process is given a file by."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _KIND: Final = re.compile(rb"--type=([a-z-]+)")
 _OF_PAGES: Final = frozenset({"renderer", "utility"})

@@ -239,7 +239,6 @@ class Requests:
         self._fetcher = fetcher
         self.blocked: Counter[Reason] = Counter()
         self.refused_status = 0
-        """The last answer that the document may not have."""
 
     async def __call__(self, url: str, method: str, headers: Mapping[str, str]) -> Fetched | None:
         """Fetch something; None when it is refused, or nobody answers."""

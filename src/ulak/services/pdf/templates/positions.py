@@ -27,7 +27,6 @@ NEVER: Final = frozenset({"http-equiv", "imagesrcset", "srcdoc", "srcset"})
 RAW: Final = ("script", "style")
 _SPACE: Final = " \t\r\n\f"
 _APART: Final = ("macro", "call", "set", "filter")
-"""Blocks whose inside is read by itself."""
 _BLOCKS: Final = frozenset({"if", "for", "macro", "call", "filter", "block", "with", "set"})
 
 Token = tuple[str, str]

@@ -20,7 +20,6 @@ from typing import Any, Final
 _CREATE_RULESET: Final = 444
 _ADD_RULE: Final = 445
 _RESTRICT_SELF: Final = 446
-"""Numbers of the system calls, the same on every machine."""
 
 _READ: Final = 1 << 2 | 1 << 3
 _WRITE: Final = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8
@@ -164,7 +163,8 @@ def prctl(what: int, *values: Any) -> None:
     """Have the kernel change something of this process."""
     libc = ctypes.CDLL(None, use_errno=True)
     # All five must be there: the kernel looks at those that are not used too.
-    _checked(libc.prctl(what, *values, *(0,) * (4 - len(values))))
+    if libc.prctl(what, *values, *(0,) * (4 - len(values))) != 0:
+        raise _error()
 
 
 def _version(libc: ctypes.CDLL) -> int:
@@ -184,5 +184,9 @@ def _allow(libc: ctypes.CDLL, rules: int, directory: str, allowed: int) -> None:
 
 def _checked(answer: int) -> int:
     if answer < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        raise _error()
     return answer
+
+
+def _error() -> OSError:
+    return OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -13,7 +13,6 @@ import struct
 from typing import Any, Final
 
 LONGEST_HEAD: Final = 64 * 1024
-"""Bytes of a head. The longest holds one URL."""
 LONGEST_URL: Final = 8 * 1024
 """Characters of a URL that is asked for; a longer one is not. Six bytes each at most, so that it
 always fits into a head."""

@@ -28,7 +28,6 @@ from ulak.services.pdf.weasy.confining import confine, prctl, stay_alone
 from ulak.services.pdf.weasy.frames import pack
 
 CONTROL: Final = 3
-"""Where the worker's orders come from."""
 LONGEST_ORDER: Final = 4096
 
 _SET_PDEATHSIG: Final = 1
