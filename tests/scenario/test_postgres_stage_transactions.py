@@ -208,6 +208,25 @@ def test_a_stage_that_ends_its_transaction_itself_is_told_so(url: str, way: str)
     assert tickets(url) == ([1] if way == "COMMIT" else []), "nobody can take a commit back"
 
 
+@pytest.mark.shows("E-84")
+def test_a_stage_that_leaves_a_block_open_harms_no_other(url: str) -> None:
+    blocks = []
+
+    def book(run: Run[Any]) -> None:
+        issue(run)
+        if run.payload == 1:
+            blocks.append(run.connection.transaction())
+            blocks[0].__enter__()
+
+    flow = booking(book, retry=0)
+    with ulak.connect(url, flows=[flow]) as engine, engine.working(settings()):
+        bad = engine.submit(flow, 1)
+        assert engine.wait(bad.id, timeout=SOON).state == "failed"
+        good = [engine.submit(flow, n) for n in (2, 3)]
+        assert [engine.wait(job.id, timeout=SOON).state for job in good] == ["done"] * 2
+    assert tickets(url) == [2, 3]
+
+
 @pytest.mark.shows("E-36")
 def test_a_swallowed_error_of_the_database_is_brought_to_light(url: str) -> None:
     def book(run: Run[Any]) -> None:
