@@ -121,7 +121,7 @@ def test_a_lease_does_not_go_on_into_what_is_paused(kind: str) -> None:
     async def first(run: Any) -> None:
         ran.append("first")
         engine.store.pause(kind, "two", until=None, actor="ada", note="")
-        while not workers[0]._paused:
+        while not workers[0].executor.paused:
             await asyncio.sleep(0.01)
 
     @flow.stage("second")
