@@ -53,7 +53,7 @@ def test_a_worker_counts_as_long_as_it_was_heard_of_within_the_limit(site: Site)
     assert not check_worker_health(site.engine, heartbeat=limit).complaint
     site.clock.advance(timedelta(microseconds=1))
     found = check_worker_health(site.engine, heartbeat=limit)
-    assert (found.store_answers, found.workers) == (True, 0)
+    assert (found.is_well, found.store_answers, found.workers) == (False, True, 0)
     assert found.complaint == "no worker that renders was heard of lately"
     site.heartbeat()
     assert not check_worker_health(site.engine, heartbeat=limit).complaint
