@@ -567,6 +567,21 @@ def test_what_callbacks_leave_behind_is_removed_however_much_it_is(
     assert [job.state for job in site.engine.jobs(JobFilter(flow=callbacks.ENDED))] == ["due"] * 5
 
 
+@pytest.mark.shows("P-50")
+def test_a_callback_that_has_ended_meanwhile_is_no_failure(
+    site: Site, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = new(site, receiver.url("/"))
+    seen = site.engine.jobs(JobFilter(flow=submission.WANTED))
+    site.finish(job_id)
+    work(site)
+    for module in (submission, callbacks):
+        monkeypatch.setattr(module, "walk", lambda *_: iter(seen))
+    submission.wake(site.engine, job_id)
+    callbacks.catch_up(site.jobs)
+    assert len(receiver.told) == 1
+
+
 @pytest.mark.shows("P-50", "P-20")
 def test_of_creates_at_once_one_makes_the_job_and_every_url_is_told(
     site: Site, receiver: Receiver

@@ -26,7 +26,15 @@ from ulak.services.pdf.document import UrlBlocked
 from ulak.services.pdf.flow import walk
 from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.settings import PdfRenderConfig
-from ulak.services.pdf.submission import JOB_ENDED, WAITING, WANTED, Wanted, move_callbacks, wake
+from ulak.services.pdf.submission import (
+    JOB_ENDED,
+    WAITING,
+    WANTED,
+    Wanted,
+    move_callbacks,
+    tell_end,
+    wake,
+)
 
 if TYPE_CHECKING:
     from ulak.services.pdf.fetching import AllowedFetcher
@@ -226,6 +234,6 @@ def catch_up(jobs: PdfJobStore) -> None:
         try:
             if engine.get(job_id).is_final:
                 # Not by its owner: in the release before it had none.
-                engine.signal(waiting.id, JOB_ENDED, actor=FLOW)
+                tell_end(engine, waiting.id, actor=FLOW)
         except JobNotFound:
             engine.cancel(waiting.id, actor=FLOW, note="its job is gone")

@@ -17,7 +17,14 @@ from typing import Any, Final
 from uuid import UUID
 
 from ulak import Engine, Job, JobFilter
-from ulak.errors import BadInput, JobNotFound, Overloaded, UlakError, UnknownName
+from ulak.errors import (
+    BadInput,
+    JobNotFound,
+    Overloaded,
+    TransitionNotAllowed,
+    UlakError,
+    UnknownName,
+)
 from ulak.kit.clock import to_datetime
 from ulak.services.pdf.flow import FLOW, PdfPayload, flow_of, walk
 from ulak.services.pdf.model import Backpressure, PdfJobStatus
@@ -242,7 +249,13 @@ def want(engine: Engine, wanted: Wanted, *, tenant: str, connection: Any = None)
 def wake(engine: Engine, job_id: str) -> None:
     """Tell everybody who waits for the end of a job that it has ended; twice is nothing."""
     for waiting in walk(engine, JobFilter(flow=WANTED, owner=job_id, state=WAITING)):
-        engine.signal(waiting.id, JOB_ENDED, actor=WANTED)
+        tell_end(engine, waiting.id, actor=WANTED)
+
+
+def tell_end(engine: Engine, waiting_id: str, *, actor: str) -> None:
+    """Tell one that waits; it may have been told by another process, and have ended, meanwhile."""
+    with suppress(TransitionNotAllowed):
+        engine.signal(waiting_id, JOB_ENDED, actor=actor)
 
 
 def move_stop(engine: Engine) -> None:
