@@ -12,7 +12,7 @@ from ulak.store.sql import control
 from ulak.store.sql import outbox as shared_outbox
 from ulak.store.sql import reads as shared_reads
 from ulak.store.sql.reads import OWNED_BY
-from ulak.store.sqlite import SqliteStore, claims, lanes, leases, outbox, session, upkeep
+from ulak.store.sqlite import SqliteStore, claims, leases, outbox, session, upkeep
 from ulak.store.sqlite import control as own_control
 from ulak.store.sqlite.session import translate
 
@@ -34,7 +34,7 @@ def plan(path: Path, statement: str) -> str:
 
 
 @pytest.mark.shows("E-23")
-@pytest.mark.parametrize("statement", [claims.CANDIDATES, claims.CROWD, lanes.NEXT_DUE])
+@pytest.mark.parametrize("statement", [claims.CANDIDATES, claims.CROWD, claims.NEXT_DUE])
 def test_a_claim_reads_one_range_per_lane_and_priority(
     store: SqliteStore, path: Path, statement: str
 ) -> None:
@@ -48,7 +48,7 @@ def test_a_claim_reads_one_range_per_lane_and_priority(
 @pytest.mark.shows("E-23", "E-50")
 @pytest.mark.parametrize(
     ("statement", "look"),
-    [(lanes.standing_in(3), "(lane=?)"), (lanes.families_standing_in(3), "(lane>? AND lane<?)")],
+    [(claims.standing_in(3), "(lane=?)"), (claims.families_standing_in(3), "(lane>? AND lane<?)")],
 )
 def test_a_lane_in_which_nothing_stands_costs_one_look(
     store: SqliteStore, path: Path, statement: str, look: str
@@ -60,7 +60,7 @@ def test_a_lane_in_which_nothing_stands_costs_one_look(
 
 
 @pytest.mark.shows("E-23", "E-60")
-@pytest.mark.parametrize("statement", [lanes.PRESENT, lanes.NEXT_OF_FAMILY])
+@pytest.mark.parametrize("statement", [claims.PRESENT, claims.NEXT_OF_FAMILY])
 def test_a_claim_skips_along_the_index_from_tenant_to_tenant(
     store: SqliteStore, path: Path, statement: str
 ) -> None:
