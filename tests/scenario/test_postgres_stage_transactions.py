@@ -208,7 +208,6 @@ def test_a_stage_that_ends_its_transaction_itself_is_told_so(url: str, way: str)
     assert tickets(url) == ([1] if way == "COMMIT" else []), "nobody can take a commit back"
 
 
-@pytest.mark.shows("E-84")
 def test_a_stage_that_leaves_a_block_open_harms_no_other(url: str) -> None:
     blocks = []
 
