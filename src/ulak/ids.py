@@ -30,10 +30,13 @@ _LOW_62 = (1 << 62) - 1
 _BOTH_MARKS_OUT = ~((0xF << 76) | (0x3 << 62))
 
 
-def time_ordered_id(now: Instant, random_bytes: RandomBytes = _dice.randbytes) -> bytes:
+def time_ordered_id(now: Instant, random_bytes: RandomBytes | None = None) -> bytes:
     """Make a UUIDv7 for this instant; the sub-millisecond part keeps ids of one moment in order."""
     millis, rest = divmod(now, 1000)
-    low = int.from_bytes(random_bytes(8), "big") & _LOW_62
+    if random_bytes is None:
+        low = _dice.getrandbits(62)
+    else:
+        low = int.from_bytes(random_bytes(8), "big") & _LOW_62
     # 1000 microseconds spread over the 12 bits that RFC 9562 leaves for a finer clock.
     return ((millis << 80) | _VERSION_7 | ((rest * 4096 // 1000) << 64) | _VARIANT | low).to_bytes(
         16, "big"

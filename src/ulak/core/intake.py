@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any, NamedTuple, TypedDict
 
 from ulak.clock import Duration, Instant, micros, read_micros
@@ -18,6 +19,28 @@ from ulak.errors import BadInput, PayloadTooLarge
 
 PRIORITIES = range(4)
 NORMAL = 1
+
+ROW_BEGINS: Mapping[str, int | str | None] = {
+    "version": 1, "seq": 1, "round": 1, "attempt": 0, "lapses": 0, "code": None, "permanent": 0,
+    "resume": None, "started": "", "undo_to": None, "has_results": 0, "parked_on": None,
+    "leased_by": None, "leased_at": None, "token": 0, "stood": 0, "lapsed": 0, "requests": 0,
+}  # fmt: skip
+"""What the row of every new job has: a store may write it into its statement."""
+EVENT_BEGINS: Mapping[str, int | str | None] = {
+    "seq": 1, "kind": kinds.SUBMITTED, "from_state": None, "code": None, "message": None,
+    "details": None, "round": 1, "attempt": 0, "worker": None, "token": 0, "started_at": None,
+    "emitted": 0,
+}  # fmt: skip
+"""What the first event of every job has."""
+_beginning_of_row = itemgetter(*map(JobRow._fields.index, ROW_BEGINS))
+_beginning_of_event = itemgetter(*map(Event._fields.index, EVENT_BEGINS))
+_ROW_BEGINS, _EVENT_BEGINS = tuple(ROW_BEGINS.values()), tuple(EVENT_BEGINS.values())
+
+
+def has_begun(row: JobRow, event: Event) -> bool:
+    """Tell whether these are as `begin` makes them, with nothing that came later."""
+    begins: tuple[Any, Any] = _beginning_of_row(row), _beginning_of_event(event)
+    return begins == (_ROW_BEGINS, _EVENT_BEGINS)
 
 
 class Submission(NamedTuple):
@@ -69,7 +92,8 @@ def begin(
     """Return the new job, standing in its flow's initial state; `BadInput` if it cannot be
     accepted."""
     check_submission(submission)
-    check_payload(flow, payload.data)
+    if len(payload.data) > flow.max_payload:
+        check_payload(flow, payload.data)
     place = flow.table.places[flow.lifecycle.initial]
     after_us = 0 if submission.after is None else micros(submission.after)
     expires = submission.expires or flow.expires
@@ -124,6 +148,8 @@ def check_submission(submission: Submission) -> None:
         read_micros(submission.after, "after=")
     if submission.expires is not None and read_micros(submission.expires, "expires=") <= 0:
         raise BadInput(f"expires={submission.expires}: the job would have no time at all")
+    if not (submission.tenant or submission.submitter or submission.dedup_key):
+        return
     for name in ("tenant", "submitter", "dedup_key"):
         text = getattr(submission, name)
         if not text:

@@ -123,7 +123,6 @@ class Intake:
     def offer_and_wait(self, jobs: Sequence[NewJob], timeout_s: float) -> list[Added]:
         """Like `offer`, waiting for the answer; when the writer is idle, commit on this thread.
         `TimeoutError`: no answer came in time; the jobs may or may not be stored."""
-        refuse_while_holding(self._store)
         now = time.monotonic()
         give_up_at = now + timeout_s
         with self._lock:
@@ -132,6 +131,7 @@ class Intake:
                 self._refuse_when_full(jobs, 0)
                 self._busy = True
             else:
+                refuse_while_holding(self._store)
                 reply = Reply()
                 self._enqueue(_offer(jobs, reply, now + self._patience_s))
         if not alone:

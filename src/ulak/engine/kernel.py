@@ -227,12 +227,10 @@ class Kernel:
         scheduled_for: Instant | None = None,
     ) -> NewJob:
         """Make the records of a new job without storing them; what intake and spawns share."""
-        self.open()
+        if not self.is_open:
+            self.open()
         flow, payload = self.target(flow, arguments)
-        submission = Submission(
-            tenant=tenant, submitter=actor, priority=priority, after=after, expires=expires,
-            dedup_key=dedup_key, scheduled_for=scheduled_for,
-        )  # fmt: skip
+        submission = Submission(tenant, actor, priority, after, dedup_key, expires, scheduled_for)
         trace = None if self.tracing is None else self.tracing.current()
         return make_job(
             flow, payload, submission, self.store.clock.now(), commit_id=self.new_commit_id(),
@@ -254,7 +252,7 @@ class Kernel:
             raise FlowError(
                 f"{flow.name} is not registered with this engine; engine.add(flow) does"
             )
-        return flow, fit(flow, payload)
+        return flow, payload if flow.payload is None else fit(flow, payload)
 
     def accept(self, jobs: Sequence[NewJob]) -> list[Added]:
         """Store the new jobs of one call, in few transactions, and wait for it. `Overloaded`: their

@@ -35,7 +35,7 @@ def make_job(
     Its dedup key is the flow's own unless the submission has one."""
     dedup_key = submission.dedup_key
     try:
-        if dedup_key is None:
+        if dedup_key is None and flow.dedup is not None:
             dedup_key = make_dedup_key(flow, payload)
         keys = keys_of(flow, payload) if flow.table.keyed else None
     except BadInput:

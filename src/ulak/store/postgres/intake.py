@@ -18,6 +18,7 @@ from psycopg import errors
 from ulak.clock import Instant
 from ulak.core.admission import StopRow
 from ulak.core.delivery import EVENT
+from ulak.core.intake import EVENT_BEGINS, ROW_BEGINS, has_begun
 from ulak.core.job import Event, JobRow, NewJob
 from ulak.errors import Contended
 from ulak.store.flow_control import NO_STOPS, Stops
@@ -94,8 +95,17 @@ INSERT_UNLESS_STOPPED = _insert(_UNLESS.format(control.ANY_STOP_FOR))
 # A lone job, with plain values: arrays of one would cost more than the rows.
 _ONE = JOB_TYPES | {"month": "bigint", "data": "bytea", "schema": "bigint", "trace": "text"}
 _ONE |= {f"event_{name}": _EVENT[f"event_{name}"] for name in Event._fields[1:]}
-_PLACES = {name: f"${n}::{kind}" for n, (name, kind) in enumerate(_ONE.items(), 1)}
+_BEGINS = {**ROW_BEGINS, **{f"event_{name}": value for name, value in EVENT_BEGINS.items()}}
+_BOUND = {name: kind for name, kind in _ONE.items() if name not in _BEGINS}
+_PLACES = {name: f"${n}::{kind}" for n, (name, kind) in enumerate(_BOUND.items(), 1)}
 _PLACES["event_job_id"] = _PLACES["id"]
+_PLACES |= {name: "NULL" if value is None else repr(value) for name, value in _BEGINS.items()}
+_bound_of_row = itemgetter(
+    *(n for n, name in enumerate(JobRow._fields) if n and name not in ROW_BEGINS)
+)
+_bound_of_event = itemgetter(
+    *(n for n, name in enumerate(Event._fields) if n and name not in EVENT_BEGINS)
+)
 
 
 def _places(*names: str) -> str:
@@ -137,7 +147,10 @@ FIND_JOBS = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = ANY (%s::uuid[])"
 
 
 def are_plain(jobs: Sequence[NewJob]) -> bool:
-    return all(job.row.dedup_key is None and job.proof is None and not job.owner for job in jobs)
+    for job in jobs:
+        if job.row.dedup_key is not None or job.proof is not None or job.owner:
+            return False
+    return True
 
 
 def add_plain(
@@ -147,11 +160,14 @@ def add_plain(
 
     Of `particular` flows it is known that the statement for a lone job fails.
     """
-    if len(jobs) == 1 and not jobs[0].is_admitted and jobs[0].row.flow not in particular:
-        row, event, payload, *_ = jobs[0]
-        facts = (Id(row.id), *row[1:], month_of(row.created_at), *payload, *event[1:])
-        t.db.execute(INSERT_ONE, facts)
-    elif jobs:
+    if len(jobs) == 1:
+        row, event, payload, _, _, is_admitted, _ = jobs[0]
+        if not is_admitted and row.flow not in particular and has_begun(row, event):
+            facts = _bound_of_row(row), (month_of(row.created_at), *payload), _bound_of_event(event)
+            t.db.execute(INSERT_ONE, (Id(row.id), *facts[0], *facts[1], *facts[2]))
+            t.made_due = row.lane != ""
+            return [Added(row, True)]
+    if jobs:
         t.db.execute(INSERT_UNLESS_STOPPED, bind(jobs) | control.bind_pairs(jobs))
     t.made_due = any(job.row.lane for job in jobs)
     return [Added(job.row, True) for job in jobs]

@@ -156,8 +156,10 @@ class Listener:
         os.close(self._write_end)
 
     def _wake(self) -> None:
-        with suppress(BlockingIOError):  # it is full of wakes already
+        try:  # noqa: SIM105 - at each submit
             os.write(self._write_end, b"!")
+        except BlockingIOError:
+            pass  # it is full of wakes already
 
     def _serve(self) -> None:
         while not self._stopping:

@@ -20,7 +20,8 @@ from typing import Any
 
 from ulak.clock import Instant
 from ulak.core.admission import EVERY_TENANT, StopRow, Waiting
-from ulak.core.job import JobRow, NewJob, Payload, is_of_state
+from ulak.core.intake import EVENT_BEGINS, ROW_BEGINS, has_begun
+from ulak.core.job import Event, JobRow, NewJob, is_of_state
 from ulak.store.caller import Rows, Steps, take
 from ulak.store.flow_control import NO_STOPS, Stops
 from ulak.store.protocol import Added, ScheduleRow, Tick, TickRow
@@ -28,16 +29,17 @@ from ulak.store.protocol.control import must_be_ticks
 from ulak.store.sql.session import JOB_COLUMNS, Row, as_job, columns
 from ulak.store.sqlite import control
 from ulak.store.sqlite.rows import (
+    ABSENT,
     ABSENT_TEXT,
     NULLABLE_NUMBER,
     NULLABLE_TEXT,
     Batch,
-    Lone,
     Spread,
+    insert_begun,
     inserting,
     or_absent,
 )
-from ulak.store.sqlite.session import Transaction, append_event, append_events
+from ulak.store.sqlite.session import Transaction, append_events
 
 ANY_STOP = "SELECT 1 FROM main.stops LIMIT 1"
 _STOPS = """
@@ -239,13 +241,16 @@ TAKE_FREE_KEYS = Batch(
     "ON CONFLICT (tenant, flow, key) DO NOTHING",
 )
 # One job: what a batch saves by sharing values it spends on sorting them out.
-INSERT_JOB = Lone("jobs", JobRow._fields)
-INSERT_PAYLOAD = Lone("payloads", ("job_id", *Payload._fields))
 INSERT_PAYLOAD_IF_PLAIN = f"""
     INSERT INTO payloads (job_id, data, schema, trace)
     VALUES (?, ?, CASE WHEN EXISTS (SELECT 1 FROM stops) THEN NULL
         WHEN EXISTS (SELECT 1 FROM handlers WHERE flow = ?) THEN NULL ELSE ? END, {NULLABLE_TEXT})
 """
+_BOUND = dict.fromkeys((name for name in JobRow._fields if name not in ROW_BEGINS), "?")
+_BOUND |= _OWN | dict.fromkeys(("slot", "rate", "awaits"), NULLABLE_TEXT)
+INSERT_JOB = insert_begun("jobs", JobRow._fields, ROW_BEGINS, _BOUND)
+_BOUND_OF_EVENT = dict.fromkeys((name for name in Event._fields if name not in EVENT_BEGINS), "?")
+INSERT_EVENT = insert_begun("events", Event._fields, EVENT_BEGINS, _BOUND_OF_EVENT)
 OWN = """
     INSERT INTO owners (job_id, owner, at) SELECT id, ?, ? FROM jobs WHERE id = ?
     ON CONFLICT DO NOTHING
@@ -255,34 +260,48 @@ FIND_JOB = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 
 def add(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
     """Store the jobs, all at once when every id is new, every key free and every flow open."""
-    lone = jobs[0].row if len(jobs) == 1 else None
-    stops = NO_STOPS if lone is not None else find_stops(t.db, jobs)
-    # A look at its key costs a lone job little; to write a duplicate and take it back costs much.
-    if not stops and (lone is None or lone.dedup_key is None or Rest(t).holder_of(lone) is None):
-        if _insert_all(t, jobs):
-            return [Added(job.row, True) for job in jobs]
-        t.start_over()
-    if lone is not None:
+    if len(jobs) == 1:
+        if _insert_lone(t, jobs[0]):
+            return [Added(jobs[0].row, True)]
         stops = find_stops(t.db, jobs)
+    else:
+        stops = find_stops(t.db, jobs)
+        if not stops:
+            if _insert_all(t, jobs):
+                return [Added(job.row, True) for job in jobs]
+            t.start_over()
     rest = Rest(t)
     added = [admit(t, rest, job, stops) for job in jobs]
     finish(t, rest)
     return added
 
 
+def _insert_lone(t: Transaction, job: NewJob) -> bool:
+    """Store a job, or return False: nothing is written."""
+    # A look at its key costs little; to write a duplicate and take it back costs much.
+    if job.row.dedup_key is not None and Rest(t).holder_of(job.row) is not None:
+        return False
+    try:
+        if _insert_plain(t, job):
+            if job.owner:
+                own(t, [(job.row.id, job.owner)])
+            if job.row.dedup_key is None or _take_free_keys(t, [job]):
+                return True
+    except sqlite3.IntegrityError:
+        # A stop, a follower, an id that is stored, or data that no table takes.
+        pass
+    t.start_over()
+    return False
+
+
 def _insert_all(t: Transaction, jobs: Sequence[NewJob]) -> bool:
     """Store all the jobs, or return False: the transaction must be started over."""
     try:
-        if len(jobs) == 1:
-            _insert_one(t, jobs[0], if_plain=True)
-            if not jobs[0].owner and jobs[0].row.dedup_key is None:
-                return True
-        else:
-            _insert(t, sorted(jobs, key=_id))
+        _insert(t, sorted(jobs, key=_id))
         own(t, [(job.row.id, job.owner) for job in jobs if job.owner])
         return _take_free_keys(t, jobs)
     except sqlite3.IntegrityError:
-        # A stop, a follower, an id that is stored, or data that no table takes: look at each.
+        # An id that is stored, or data that no table takes: look at each.
         return False
 
 
@@ -299,9 +318,6 @@ def _take_free_keys(t: Transaction, jobs: Sequence[NewJob]) -> bool:
 
 
 def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
-    if len(jobs) == 1:
-        _insert_one(t, jobs[0])
-        return
     groups: dict[Row, list[Row]] = {}
     for job in jobs:
         row = job.row
@@ -331,23 +347,41 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
     t.follow((job.row.flow, [job.event]) for job in jobs)
 
 
-def _insert_one(t: Transaction, job: NewJob, *, if_plain: bool = False) -> None:
-    """Store a job; if `if_plain`, fail where there is a stop or its flow is followed."""
+def _insert_plain(t: Transaction, job: NewJob) -> bool:
+    """Store a job that has just begun, as all have that are submitted; else return False. Fails
+    where there is a stop, and where its flow is followed."""
     row, event, (data, schema, trace), _, proof, *_ = job
-    job_id, data_bytes = bytearray(row[0]), bytearray(data)
-    if if_plain:
-        said = ABSENT_TEXT if trace is None else trace
-        t.db.execute(INSERT_PAYLOAD_IF_PLAIN, (job_id, data_bytes, row.flow, schema, said))
-    else:
-        INSERT_PAYLOAD.write(t.db, (job_id, data_bytes, schema, trace))
-        t.follow([(row.flow, [event])])
-    INSERT_JOB.write(t.db, (job_id, *row[1:]))
-    append_event(t.db, event)
-    t.count((row.flow, row.flow_version, row.state, row.role), 1)
-    if row.lane:
+    if not has_begun(row, event):
+        return False
+    (
+        own_id, tenant, flow, flow_version, created_at, submitter, dedup_key, priority, expires_at,
+        scheduled_for, keys, state, role, _, _, _, _, _, changed_at, _, _, _, _, _, _,
+        lane, not_before, slot, rate, cost, _, awaits, deadline_at, wake_at, *_,
+    ) = row  # fmt: skip
+    job_id = bytearray(own_id)
+    said = ABSENT_TEXT if trace is None else trace
+    t.db.execute(INSERT_PAYLOAD_IF_PLAIN, (job_id, bytearray(data), flow, schema, said))
+    t.db.execute(
+        INSERT_JOB,
+        (
+            job_id, tenant, flow, flow_version, created_at, submitter,
+            ABSENT_TEXT if dedup_key is None else dedup_key, priority,
+            ABSENT if expires_at is None else expires_at,
+            ABSENT if scheduled_for is None else scheduled_for,
+            ABSENT_TEXT if keys is None else keys, state, role, changed_at, lane, not_before,
+            ABSENT_TEXT if slot is None else slot, ABSENT_TEXT if rate is None else rate, cost,
+            ABSENT_TEXT if awaits is None else awaits,
+            ABSENT if deadline_at is None else deadline_at, ABSENT if wake_at is None else wake_at,
+        ),
+    )  # fmt: skip
+    _, _, _, _, to_state, actor, *_, at, _, commit_id = event
+    t.db.execute(INSERT_EVENT, (job_id, to_state, actor, at, bytearray(commit_id)))
+    t.counts[flow, flow_version, state, role] = 1
+    if lane:
         t.made_due = True
     if proof is not None:
-        t.prove(row.tenant, [event], [proof])
+        t.prove(tenant, [event], [proof])
+    return True
 
 
 def admit(t: Transaction, rest: Rest, job: NewJob, stops: Stops = NO_STOPS) -> Added:

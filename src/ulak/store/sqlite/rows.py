@@ -19,8 +19,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, compress, count, repeat
-from operator import is_not
+from itertools import chain, count
 
 from ulak.store.sql.session import Row
 
@@ -75,21 +74,16 @@ class Batch:
         return touched
 
 
-class Lone:
-    """An INSERT of one row: its absent values are written into the statement, and not bound."""
-
-    def __init__(self, table: str, columns: Sequence[str]) -> None:
-        self._head = f"INSERT INTO {table} ({', '.join(columns)}) VALUES"
-        self._statements: dict[tuple[bool, ...], str] = {}
-
-    def write(self, db: sqlite3.Connection, row: Row) -> None:
-        """Write it; its bytes are bytearrays."""
-        present = tuple(map(is_not, row, repeat(None)))
-        statement = self._statements.get(present)
-        if statement is None:
-            values = ", ".join("?" if is_present else "NULL" for is_present in present)
-            statement = self._statements[present] = f"{self._head} ({values})"
-        db.execute(statement, tuple(compress(row, present)))
+def insert_begun(
+    table: str, columns: Sequence[str], begins: Mapping[str, object], own: Mapping[str, str]
+) -> str:
+    """Write the INSERT of one row which binds the columns of `own`, each with its expression; all
+    others are as a job begins."""
+    values = [
+        own.get(name) or ("NULL" if begins[name] is None else repr(begins[name]))
+        for name in columns
+    ]
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(values)})"
 
 
 Compose = Callable[[Mapping[str, str]], tuple[str, str, str]]

@@ -22,7 +22,6 @@ from ulak.store.sqlite.rows import (
     NULLABLE_NUMBER,
     PACKED_IDS,
     Batch,
-    Lone,
     Spread,
     inserting,
     or_absent,
@@ -49,7 +48,6 @@ INSERT_EVENTS = Spread(
         },
     ),
 )
-INSERT_EVENT = Lone("events", Event._fields)
 WRITE_RESULTS = Batch(
     "INSERT INTO results (job_id, round, stage, name, data) VALUES",
     "(?, ?, ?, ?, ?)",
@@ -70,12 +68,6 @@ def append_events(db: sqlite3.Connection, events: Iterable[Event]) -> None:
         )  # fmt: skip
         groups.setdefault(_shared(event), []).append(line)
     INSERT_EVENTS.write(db, groups)
-
-
-def append_event(db: sqlite3.Connection, event: Event) -> None:
-    """Write the only event of a transaction."""
-    job_id, *facts, commit_id = event
-    INSERT_EVENT.write(db, (bytearray(job_id), *facts, bytearray(commit_id)))
 
 
 def keep_results(db: sqlite3.Connection, results: Sequence[Result]) -> None:

@@ -256,7 +256,8 @@ class SqliteStore(SqlStore):
 
     def _run(self, kind: str, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
         """Write in SQLite's own words alone, as most writes do."""
-        return self._writer.run(kind, work, urgent=urgent)
+        refuse_while_holding(self)
+        return (self._open_writer or self._opened).run(kind, work, urgent=urgent)
 
     def _read(self, read: Callable[[Session], T]) -> T:
         return self._readers.run(lambda db: read(Session(db)))

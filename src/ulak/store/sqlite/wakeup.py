@@ -86,6 +86,8 @@ class Wakeup:
         self, path: Path, heard: Callable[[], bool], watched: Watchers | None = None
     ) -> None:
         self._due = Fifo(path, "wakeup")
+        self.ring = self._due.ring
+        """Wakes every process that listens: a job may have become due."""
         self._moved = Fifo(path, "moved")
         self._heard = heard
         self._watched = watched
@@ -94,10 +96,6 @@ class Wakeup:
         self._stir: int | None = None
         """An eventfd that ends a wait of the thread."""
         self._thread: threading.Thread | None = None
-
-    def ring(self) -> None:
-        """Wake every process that listens: a job may have become due."""
-        self._due.ring()
 
     def ring_watchers(self) -> None:
         """Wake every process that waits for jobs to move: one has, and none became due."""

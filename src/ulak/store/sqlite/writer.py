@@ -82,9 +82,12 @@ class Writer:
                 transaction, answer = self._transact_within(left_s, work, points.inside)
             else:
                 transaction, answer = self._transact(work, points.inside)
-            self.check_files()
+            if self.files is not None:
+                self.files.check()
             faults.point(points.after)
-            self._look_at_wal()
+            self._writes += 1
+            if self._writes % LOOK_AT_WAL_EVERY == 0:
+                self._look_at_wal()
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
             raise translated(error) from error
         finally:
@@ -147,7 +150,9 @@ class Writer:
     def let_go(self) -> None:
         """Give the turn back, from whichever thread."""
         try:
-            self._look_at_wal()
+            self._writes += 1
+            if self._writes % LOOK_AT_WAL_EVERY == 0:
+                self._look_at_wal()
         finally:
             self._end_turn()
 
@@ -158,8 +163,7 @@ class Writer:
             self._turns.release()
 
     def _look_at_wal(self) -> None:
-        self._writes += 1
-        if self._writes % LOOK_AT_WAL_EVERY == 0 and self.wal.is_long():
+        if self.wal.is_long():
             self.wal.checkpoint(self.db)
 
     def _transact(self, work: Callable[[Transaction], T], inside: str) -> tuple[Transaction, T]:
