@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -290,10 +290,12 @@ def move_callbacks(engine: Engine) -> None:
 def move_owner(engine: Engine, job_id: str, owner: str) -> bool:
     """Make somebody an owner of a job if the table says so; tell whether it does."""
     tables = _find_tables(engine)
-    if tables is None or not tables.read(_IS_OWNED, job_id, owner):
+    if tables is None:
         return False
-    _move_owner(engine, tables, job_id, owner)
-    return True
+    found = tables.read(_OWNED_SINCE, job_id, owner)
+    for (added_at,) in found:
+        _move_owner(engine, tables, job_id, owner, added_at)
+    return bool(found)
 
 
 def move_owners(engine: Engine) -> None:
@@ -302,31 +304,32 @@ def move_owners(engine: Engine) -> None:
     if tables is None:
         return
     while rows := tables.read(_OWNED, A_BATCH):
-        for job_id, owner in rows:
-            _move_owner(engine, tables, job_id, owner)
+        for job_id, owner, added_at in rows:
+            _move_owner(engine, tables, job_id, owner, added_at)
     began, known = tables.now, tables.read(_LOOKED_AT, SUBMITTERS)
     since = to_datetime(known[0][0]) - LATE if known else None
-    made: defaultdict[str, list[tuple[datetime, str]]] = defaultdict(list)
+    made: defaultdict[str, list[Job]] = defaultdict(list)
     every = JobFilter(flow=FLOW, submitted_since=since)
     for job in walk(engine, every):
         if job.submitter:
-            made[job.submitter].append((job.created_at, job.id))
+            made[job.submitter].append(job)
     for submitter, jobs in made.items():
-        owned = {job.id for job in walk(engine, replace(every, owner=submitter))}
-        # In their order, since a list goes by when one became an owner.
-        for _, job_id in sorted(jobs):
-            if job_id not in owned:
+        # One that was submitted once more is owned since then; at first all are looked at.
+        owned = {job.id for job in walk(engine, replace(every, owner=submitter)) if known}
+        for job in jobs:
+            if job.id not in owned:
                 with suppress(JobNotFound):
-                    engine.owners.add(job_id, submitter)
+                    engine.owners.add(job.id, submitter, since=job.created_at)
     with tables.writing() as connection:
         tables.execute(connection, _LOOK, SUBMITTERS, began)
 
 
-def _move_owner(engine: Engine, tables: Tables, job_id: str, owner: str) -> None:
+def _move_owner(engine: Engine, tables: Tables, job_id: str, owner: str, added_at: int) -> None:
+    since = to_datetime(added_at)
     with tables.writing() as connection:
         tables.execute(connection, _FORGET_OWNER, job_id, owner)
         with suppress(JobNotFound):
-            engine.owners.add(job_id, owner, connection=connection)
+            engine.owners.add(job_id, owner, since=since, connection=connection)
 
 
 def _find_tables(engine: Engine) -> Tables | None:
@@ -334,8 +337,8 @@ def _find_tables(engine: Engine) -> Tables | None:
 
 
 _LOCK: Final = "SELECT pg_advisory_xact_lock(?)"
-_OWNED: Final = "SELECT job_id, owner FROM {schema}.pdf_owners LIMIT ?"
-_IS_OWNED: Final = "SELECT 1 FROM {schema}.pdf_owners WHERE job_id = ? AND owner = ?"
+_OWNED: Final = "SELECT job_id, owner, added_at FROM {schema}.pdf_owners LIMIT ?"
+_OWNED_SINCE: Final = "SELECT added_at FROM {schema}.pdf_owners WHERE job_id = ? AND owner = ?"
 _LOOKED_AT: Final = "SELECT at FROM {schema}.pdf_told WHERE name = ?"
 _LOOK: Final = (
     "INSERT INTO {schema}.pdf_told (name, text, at) VALUES (?, '', ?) "

@@ -131,6 +131,8 @@ OWN = """
     FOR KEY SHARE OF j SKIP LOCKED
     ON CONFLICT (job_id, owner) DO NOTHING
 """
+# A repeat locks no row of an owner; only who says since when does.
+OWN_SINCE = OWN.replace("NOTHING", "UPDATE SET at = excluded.at WHERE excluded.at < owners.at")
 NONE_STORED: Mapping[bytes, JobRow] = MappingProxyType({})
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = %s::uuid"
 FIND_JOBS = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = ANY (%s::uuid[])"
@@ -224,8 +226,11 @@ def add(
     return added
 
 
-def own(t: Transaction, owned: Sequence[tuple[bytes, str]]) -> None:
-    t.db.execute(OWN, bind_owners(t.now, owned))
+def own(t: Transaction, owned: Sequence[tuple[bytes, str]], since: Instant | None = None) -> None:
+    if since is None:
+        t.db.execute(OWN, bind_owners(t.now, owned))
+    else:
+        t.db.execute(OWN_SINCE, bind_owners(since, owned))
 
 
 def bind_owners(now: Instant, owned: Sequence[tuple[bytes, str]]) -> tuple[Any, ...]:

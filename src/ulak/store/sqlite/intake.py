@@ -248,7 +248,7 @@ INSERT_PAYLOAD_IF_PLAIN = f"""
 """
 OWN = """
     INSERT INTO owners (job_id, owner, at) SELECT id, ?, ? FROM jobs WHERE id = ?
-    ON CONFLICT DO NOTHING
+    ON CONFLICT DO UPDATE SET at = excluded.at WHERE excluded.at < owners.at
 """
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 
@@ -377,10 +377,11 @@ def finish(t: Transaction, rest: Rest) -> None:
     own(t, rest.owned)
 
 
-def own(t: Transaction, owned: Sequence[tuple[bytes, str]]) -> None:
-    """Add owners to jobs, unless they are that already."""
+def own(t: Transaction, owned: Sequence[tuple[bytes, str]], since: Instant | None = None) -> None:
+    """Add owners to jobs, unless they have been that for as long."""
     if owned:
-        t.db.executemany(OWN, [(owner, t.now, job_id) for job_id, owner in sorted(owned)])
+        at = t.now if since is None else since
+        t.db.executemany(OWN, [(owner, at, job_id) for job_id, owner in sorted(owned)])
 
 
 def _id(job: NewJob) -> bytes:
