@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -58,10 +58,11 @@ def numbered(statement: str) -> tuple[bytes, tuple[str, ...]]:
 class LateRows:
     """The rows of a query that nobody has waited for yet; they are there after the next wait."""
 
-    __slots__ = ("rows",)
+    __slots__ = ("is_there", "rows")
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
+        self.is_there = False
 
 
 class Pipeline:
@@ -188,6 +189,12 @@ class Pipeline:
         self.wait()
         return answer.rows
 
+    def read(self, answer: LateRows) -> Iterator[Row]:
+        """Yield the rows of an answer; the first one is waited for if nobody has done so yet."""
+        if not answer.is_there:
+            self.wait()
+        yield from answer.rows
+
     def touch(self, statement: str, facts: Mapping[str, Any] | Sequence[Any] = ()) -> int:
         self.send(statement, facts)
         return self.wait().command_tuples or 0
@@ -223,6 +230,7 @@ class Pipeline:
             if answer is not None and result.status == ExecStatus.TUPLES_OK:
                 self._transformer.set_pgresult(result)
                 answer.rows = self._transformer.load_rows(0, result.ntuples, tuple)
+                answer.is_there = True
 
     def _refuse(self, results: Sequence[PGresult]) -> None:
         for result in results:
