@@ -70,10 +70,7 @@ STATEMENTS: Final = {
             SELECT sum(CASE WHEN not_before <= {{now}} THEN 1 ELSE {_MILLION} END) FROM (
                 SELECT not_before {_OF_LANE} ORDER BY priority, not_before LIMIT {{limit}}
             ) AS seen
-        ) FROM {{lanes}} ORDER BY place
-    """,  # noqa: S608 - made of constants
-    "first": f"""
-        SELECT (SELECT min(first) FROM ({_FIRST}) AS seen) FROM {{lanes}} ORDER BY place
+        ), (SELECT min(first) FROM ({_FIRST}) AS firsts) FROM {{lanes}} ORDER BY place
     """,  # noqa: S608 - made of constants
     **{
         kind: f"""
@@ -150,13 +147,11 @@ def count(ask: Ask, now: Instant, states: Iterable[CountRow]) -> Standing:
     ends = ask("ends", since=now - RATE_OVER_US, limit=MOST_ENDS)
     lanes, leased = [lane for (lane,) in asked[0]], list(asked[1])
     look = min(max(MOST_COUNTED // max(len(lanes), 1), FEWEST), MOST)
-    free = ask("look", lanes=lanes, now=now, limit=look), ask("first", lanes=lanes)
-    looked = dict(zip(lanes, (divmod(jobs, _MILLION) for (jobs,) in free[0]), strict=True))
-    dates = dict(zip(lanes, (first for (first,) in free[1]), strict=True))
+    seen = dict(zip(lanes, ask("look", lanes=lanes, now=now, limit=look), strict=True))
     cut_short = [DUE, DELAYED] if len(lanes) == MOST_LANES else []
     if sum(jobs for _, jobs, _ in leased) == LIMIT:
         cut_short.append(LEASED)
-    parts = [*_find_free(ask, now, looked, look), *_find_parked(ask, *parked)]
+    parts = [*_find_free(ask, now, seen, look), *_find_parked(ask, *parked)]
     parts += [Part(LEASED, [(lane, jobs)], flow=flow_of(lane)) for lane, jobs, _ in leased]
     _count_on(parts, is_rest_known=not cut_short)
     counts = [
@@ -172,24 +167,25 @@ def count(ask: Ask, now: Instant, states: Iterable[CountRow]) -> Standing:
         if not cut_short or row.role not in CLAIMABLE:
             totals[row.flow, row.role] += row.jobs
     return Standing(
-        now, counts, {lane: first for lane, first in dates.items() if first <= now},
+        now, counts, {lane: first for lane, (_, first) in seen.items() if first <= now},
         {lane: first for lane, _, first in leased if first is not None},
         [EndCount(*end) for end in ends], totals,
     )  # fmt: skip
 
 
 def _find_free(
-    ask: Ask, now: Instant, looked: Mapping[str, tuple[int, int]], look: int
+    ask: Ask, now: Instant, seen: Mapping[str, tuple[int, Instant]], look: int
 ) -> Iterator[Part]:
-    """Return jobs neither leased nor parked, of which a `look` at each lane has found so many
-    delayed and due; long lanes of one place are counted on together."""
+    """Return jobs neither leased nor parked, `look` of a lane or fewer were seen; long lanes of one
+    place are counted on together."""
 
     def count_lanes(kind: str, lanes: Sequence[str], limit: int) -> tuple[Counts, bool]:
         found = [jobs for (jobs,) in ask(kind, lanes=lanes, now=now, limit=limit)]
         return list(zip(lanes, found, strict=True)), max(found) < limit
 
     long: defaultdict[tuple[str, str], dict[str, tuple[int, int]]] = defaultdict(dict)
-    for lane, (delayed, due) in looked.items():
+    for lane, (jobs, _) in seen.items():
+        delayed, due = divmod(jobs, _MILLION)
         if due + delayed < look:
             yield Part(DUE, [(lane, due)], flow=flow_of(lane))
             yield Part(DELAYED, [(lane, delayed)], flow=flow_of(lane))
@@ -213,16 +209,14 @@ def _find_parked(
     def count_range(start: str, end: str, limit: int) -> tuple[Counts, bool]:
         return add_up(list(ask(PARKED, start=start, end=end, limit=limit)), limit)
 
-    short, are_all = add_up(list(first), MOST)
-    ((name,),) = following
-    if not are_all:
-        short = []
+    found, are_all = add_up(list(first), MOST)
+    ((name,),), short = following, list(found) if are_all else []
     while name is not None and not are_all:
         flow, end = _find_group(name)
         asked, following = ask(PARKED, start=name, end=end, limit=MOST), ask("next", start=end)
         found, is_exact = add_up(list(asked), MOST)
         if is_exact:
-            short = [*short, *found]
+            short += found
         else:
             on = partial(count_range, name, end)
             yield Part(PARKED, found, is_exact=False, flow=flow, on=on)

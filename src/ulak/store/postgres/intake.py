@@ -227,10 +227,8 @@ def add(
 
 
 def own(t: Transaction, owned: Sequence[tuple[bytes, str]], since: Instant | None = None) -> None:
-    if since is None:
-        t.db.execute(OWN, bind_owners(t.now, owned))
-    else:
-        t.db.execute(OWN_SINCE, bind_owners(since, owned))
+    at = t.now if since is None else since
+    t.db.execute(OWN if since is None else OWN_SINCE, bind_owners(at, owned))
 
 
 def bind_owners(now: Instant, owned: Sequence[tuple[bytes, str]]) -> tuple[Any, ...]:
