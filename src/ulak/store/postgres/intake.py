@@ -20,6 +20,7 @@ from ulak.core.admission import StopRow
 from ulak.core.delivery import EVENT
 from ulak.core.job import Event, JobRow, NewJob
 from ulak.errors import Contended
+from ulak.store.batches import Key, key_of
 from ulak.store.flow_control import NO_STOPS, Stops
 from ulak.store.postgres import control, trail
 from ulak.store.postgres.months import month_of
@@ -269,8 +270,6 @@ def find_job(db: Session, job_id: bytes) -> JobRow | None:
     return None if row is None else as_job(row)
 
 
-Key = tuple[str, str, str]
-
 Wish = tuple[bytes, Instant | None]
 """The job that wants a key, and when it may be taken over again."""
 
@@ -299,10 +298,6 @@ FREE_KEYS = """
     WHERE d.tenant = k.tenant AND d.flow = k.flow AND d.key = k.key AND d.job_id = k.job_id
 """
 MOST_ROUNDS = 3
-
-
-def key_of(row: JobRow) -> Key | None:
-    return None if row.dedup_key is None else (row.tenant, row.flow, row.dedup_key)
 
 
 def take_keys(t: Transaction, wishes: Mapping[Key, Wish]) -> dict[Key, JobRow]:

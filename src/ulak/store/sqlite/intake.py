@@ -21,6 +21,7 @@ from typing import Any
 from ulak.clock import Instant
 from ulak.core.admission import EVERY_TENANT, StopRow, Waiting
 from ulak.core.job import JobRow, NewJob, Payload, is_of_state
+from ulak.store.batches import Key, key_of
 from ulak.store.caller import Rows, Steps, take
 from ulak.store.flow_control import NO_STOPS, Stops
 from ulak.store.protocol import Added, ScheduleRow, Tick, TickRow
@@ -111,7 +112,7 @@ class Rest:
     def __init__(self, t: Transaction) -> None:
         self._t = t
         self._new: dict[bytes, NewJob] = {}
-        self._keys: dict[control.Key, list[tuple[bool, bytes, Instant | None]]] = {}
+        self._keys: dict[Key, list[tuple[bool, bytes, Instant | None]]] = {}
         self._slots: dict[str, list[tuple[bool, bytes, bool]]] = {}
         """Per limit the steps: whether a slot is taken, for which job, and whether for a state."""
         self._places: dict[str, tuple[int, int]] = {}
@@ -138,7 +139,7 @@ class Rest:
 
     def holder_of(self, row: JobRow) -> bytes | None:
         """Return the job that will hold this job's dedup key."""
-        key = control.key_of(row)
+        key = key_of(row)
         if key is None:
             return None
         held = control.holder_of(self._t, key)
@@ -156,7 +157,7 @@ class Rest:
         self._keep_key(row, _TAKES, expires_at)
 
     def _keep_key(self, row: JobRow, takes: bool, expires_at: Instant | None) -> None:
-        key = control.key_of(row)
+        key = key_of(row)
         if key is not None:
             self._keys.setdefault(key, []).append((takes, row.id, expires_at))
 
