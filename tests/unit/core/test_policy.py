@@ -23,7 +23,7 @@ def test_a_rate_tells_a_span_that_cannot_be(per: Any, wrong: str | None) -> None
     assert said is None if wrong is None else said is not None and wrong in said
 
 
-@pytest.mark.shows("E-43")
+@pytest.mark.shows("E-47")
 def test_what_a_proof_stands_for_is_written_the_same_for_ever() -> None:
     event = Event(
         job_id=b"\x01" * 16, seq=3, kind="moved", from_state=None, to_state="done", actor="ada",

@@ -68,7 +68,9 @@ class Letter(BaseModel):
 
 @pytest.mark.shows("E-69")
 def test_the_body_of_a_route_is_described_without_names_of_another_document() -> None:
-    described = describe_body(Letter)["requestBody"]["content"]["application/json"]["schema"]
+    body = describe_body(Letter)["requestBody"]
+    assert body["required"] is True
+    described = body["content"]["application/json"]["schema"]
     assert "$" not in json.dumps(described)
     fields = described["properties"]
     assert fields["to"]["properties"].keys() == {"street"}
