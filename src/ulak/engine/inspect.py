@@ -145,9 +145,7 @@ class Owners:
         """Let one more own a job, in whatever state it is, as a repeat of its submit does; twice is
         nothing. With `connection`, your own open transaction, it counts when you commit.
 
-        By default they own it from now on. `since` is for owners that were kept elsewhere: the list
-        goes by it, and of one who owns the job already the earlier time counts.
-
+        `since` is for owners that were kept elsewhere; of two times the earlier one counts.
         `BadInput`: the flow keeps no owners, this is no name, or `since` has no time zone.
         `JobNotFound`: there is no such job.
         """

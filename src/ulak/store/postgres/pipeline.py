@@ -58,11 +58,10 @@ def numbered(statement: str) -> tuple[bytes, tuple[str, ...]]:
 class LateRows:
     """The rows of a query that nobody has waited for yet; they are there after the next wait."""
 
-    __slots__ = ("is_there", "rows")
+    __slots__ = ("rows",)
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
-        self.is_there = False
 
 
 class Pipeline:
@@ -191,7 +190,7 @@ class Pipeline:
 
     def read(self, answer: LateRows) -> Iterator[Row]:
         """Yield the rows of an answer; the first one is waited for if nobody has done so yet."""
-        if not answer.is_there:
+        if any(awaited is answer for awaited in self._awaited):
             self.wait()
         yield from answer.rows
 
@@ -230,7 +229,6 @@ class Pipeline:
             if answer is not None and result.status == ExecStatus.TUPLES_OK:
                 self._transformer.set_pgresult(result)
                 answer.rows = self._transformer.load_rows(0, result.ntuples, tuple)
-                answer.is_there = True
 
     def _refuse(self, results: Sequence[PGresult]) -> None:
         for result in results:
