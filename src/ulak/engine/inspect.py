@@ -152,14 +152,13 @@ class Owners:
         storable_key(owner, "owner=")
         if since is not None and since.tzinfo is None:
             raise BadInput(f"since={since} has no time zone; name one, such as UTC")
-        at = None if since is None else to_instant(since)
 
         def write(store: Store) -> None:
             row = self._kernel.get_row(job_id, store)
             flow = self._kernel.find_flow(row.flow, row.flow_version)
             if flow is not None and not flow.owners:
                 raise BadInput(f"{row.flow} keeps no owners; declare it with Flow(owners=True)")
-            store.add_owner(row.id, owner, since=at)
+            store.add_owner(row.id, owner, since=since and to_instant(since))
 
         self._kernel.acting_on(connection, "owners.add", write)
 

@@ -70,7 +70,11 @@ STATEMENTS: Final = {
             SELECT sum(CASE WHEN not_before <= {{now}} THEN 1 ELSE {_MILLION} END) FROM (
                 SELECT not_before {_OF_LANE} ORDER BY priority, not_before LIMIT {{limit}}
             ) AS seen
-        ), (SELECT min(first) FROM ({_FIRST}) AS firsts) FROM {{lanes}} ORDER BY place
+        ) FROM {{lanes}} ORDER BY place
+    """,  # noqa: S608 - made of constants
+    # Not with the look: a plan of both would seem too dear to be kept, and is dear to make.
+    "first": f"""
+        SELECT (SELECT min(first) FROM ({_FIRST}) AS seen) FROM {{lanes}} ORDER BY place
     """,  # noqa: S608 - made of constants
     **{
         kind: f"""
@@ -147,7 +151,8 @@ def count(ask: Ask, now: Instant, states: Iterable[CountRow]) -> Standing:
     ends = ask("ends", since=now - RATE_OVER_US, limit=MOST_ENDS)
     lanes, leased = [lane for (lane,) in asked[0]], list(asked[1])
     look = min(max(MOST_COUNTED // max(len(lanes), 1), FEWEST), MOST)
-    seen = dict(zip(lanes, ask("look", lanes=lanes, now=now, limit=look), strict=True))
+    looks, firsts = ask("look", lanes=lanes, now=now, limit=look), ask("first", lanes=lanes)
+    seen = {lane: (*n, *date) for lane, n, date in zip(lanes, looks, firsts, strict=True)}
     cut_short = [DUE, DELAYED] if len(lanes) == MOST_LANES else []
     if sum(jobs for _, jobs, _ in leased) == LIMIT:
         cut_short.append(LEASED)

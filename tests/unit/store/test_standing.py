@@ -34,7 +34,9 @@ class Stored:
                 free = [lane for lane, own in self.jobs.items() if own["due"] + own["delayed"]]
                 return [(lane,) for lane in sorted(free)[:limit]]
             case "look":
-                return [(self._look(own, limit), NOW) for own in lanes]
+                return [(self._look(own, limit),) for own in lanes]
+            case "first":
+                return [(NOW,) for _ in lanes]
             case "due" | "delayed":
                 return [(self._visit(own[statement], limit),) for own in lanes]
             case "next":
