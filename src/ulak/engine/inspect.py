@@ -158,7 +158,7 @@ class Owners:
             flow = self._kernel.find_flow(row.flow, row.flow_version)
             if flow is not None and not flow.owners:
                 raise BadInput(f"{row.flow} keeps no owners; declare it with Flow(owners=True)")
-            store.add_owner(row.id, owner, since=since and to_instant(since))
+            store.add_owner(row.id, owner, since=None if since is None else to_instant(since))
 
         self._kernel.acting_on(connection, "owners.add", write)
 
