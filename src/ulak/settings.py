@@ -20,7 +20,7 @@ from ulak.auth.tokens import SHORTEST_SECRET, is_token
 from ulak.errors import BadInput, Unauthenticated
 from ulak.store import without_password
 
-__all__ = ["ENVIRONMENTS", "Settings", "load", "read_variables", "variable"]
+__all__ = ["ENVIRONMENTS", "Settings", "load", "read_variables", "variable", "whole_number"]
 
 PREFIX = "ULAK_"
 ENVIRONMENTS = ("dev", "production")
@@ -170,6 +170,19 @@ def read_variables(
     if wrong:
         raise BadInput("; ".join(wrong))
     return found
+
+
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """Return a reader, as `read_variables` takes them, of a number from `least` to `most`."""
+
+    def read(text: str) -> int:
+        # Twelve digits are more than any setting takes, and int() of a million takes its time.
+        good = text.isascii() and text.isdigit() and len(text) <= 12
+        if not good or not least <= int(text) <= most:
+            raise ValueError(f"it is {text[:20]!r}; write a number from {least} to {most}")
+        return int(text)
+
+    return read
 
 
 def http_address(host: str, port: int) -> str:

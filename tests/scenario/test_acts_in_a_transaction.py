@@ -292,6 +292,10 @@ def test_the_memory_store_says_that_it_has_no_transaction_to_be_part_of() -> Non
         ):
             with pytest.raises(NotSupported, match=r"connection=.*memory store.*leave connection="):
                 act()
+        with pytest.raises(NotSupported, match=r"owners\.add\(connection="):
+            engine.owners.add(job.id, "bob", connection=db)
+        with pytest.raises(NotSupported, match=r"engine\.reading\(\)"), engine.reading():
+            pass
         assert [e.kind for e in harness.trail(job.id)] == ["submitted"]
 
 

@@ -653,3 +653,18 @@ def test_what_a_worker_of_the_release_before_writes_is_delivered(shared_url: str
         with engine.working(settings()):
             eventually(lambda: len(got) == 3)
         assert got == [0, 1, 2]
+
+
+@pytest.mark.shows("E-70")
+def test_what_handed_messages_over_leaves_no_thread_behind() -> None:
+    engine = ulak.connect("memory://")
+    engine.on("paid", name="mail")(lambda message: None)
+    before = set(threading.enumerate())
+    with engine:
+        engine.emit("paid", 1)
+        assert engine.outbox.deliver("mail") == {"sent": 1}
+
+    def left() -> list[str]:
+        return [t.name for t in set(threading.enumerate()) - before if "relay" in t.name]
+
+    eventually(lambda: left() == [])

@@ -364,6 +364,19 @@ def test_what_follows_must_be_registered_too() -> None:
 
 
 @pytest.mark.shows("E-72", "E-7")
+def test_what_follows_must_be_registered_before_a_flow_that_comes_late() -> None:
+    engine, follows = Engine(store_of("memory://")), notice()
+    flow = order(follows)
+    engine.open()
+    with pytest.raises(FlowError, match="its on_end submits notice, which is not registered"):
+        engine.add(flow)
+    assert engine.inspect.flows == ()
+    engine.add(follows)
+    assert engine.add(flow) is flow
+    engine.close()
+
+
+@pytest.mark.shows("E-72", "E-7")
 @pytest.mark.parametrize(
     ("on_end", "words"),
     [

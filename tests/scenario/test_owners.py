@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -117,6 +117,10 @@ def test_an_owner_is_added_to_a_job_that_exists_and_lists_it_by_time(jobs_url: s
         assert asyncio.run(engine.aio.owners.jobs("bob", before=found[0], limit=1)) == found[1:2]
         asyncio.run(engine.aio.owners.add(jobs[2], "eve"))
         assert [owned.job_id for owned in engine.owners.jobs("eve")] == [jobs[2]]
+        engine.owners.add(jobs[1], "eve", since=engine.get(jobs[1]).created_at)
+        assert [owned.job_id for owned in engine.owners.jobs("eve")] == [jobs[2], jobs[1]]
+        with pytest.raises(BadInput, match="has no time zone"):
+            engine.owners.add(jobs[0], "eve", since=datetime(2026, 1, 1))  # noqa: DTZ001 - on purpose
         with pytest.raises(JobNotFound):
             engine.owners.add(NOBODY, "bob")
         with pytest.raises(BadInput, match="owner= is ''; it must be a text that is not empty"):

@@ -85,12 +85,11 @@ def find_waiting(flow: Flow[Any], tenant: str, others: tuple[Flow[Any], ...] = (
     parked = [place.slot, place.rate and f"/rate/{place.rate}"]
     if place.keys_slot or place.keys_rate:
         parked.append("/key")
-    most = flow.max_waiting or 0
     return Waiting(
         tuple(dict.fromkeys(lane_for(lane, tenant) for lane in lanes if lane)),
         tenant,
         tuple(name for name in parked if name),
-        most if flow.admission is None else max(most, MOST_COUNTED),
+        max(filter(None, (flow.max_waiting, flow.admission and MOST_COUNTED))),
     )
 
 

@@ -53,65 +53,46 @@ def awaited(verb: Callable[A, R]) -> Callable[A, Awaitable[R]]:
 
 class AsyncSchedules:
     def __init__(self, schedules: Schedules) -> None:
-        self.all = awaited(schedules.all)
-        self.get = awaited(schedules.get)
-        self.ticks = awaited(schedules.ticks)
-        self.pause = awaited(schedules.pause)
-        self.resume = awaited(schedules.resume)
-        self.run = awaited(schedules.run)
+        self.all, self.get = awaited(schedules.all), awaited(schedules.get)
+        self.ticks, self.pause = awaited(schedules.ticks), awaited(schedules.pause)
+        self.resume, self.run = awaited(schedules.resume), awaited(schedules.run)
 
 
 class AsyncFlowControl:
     def __init__(self, control: FlowControl) -> None:
-        self.set_limit = awaited(control.set_limit)
-        self.limits = awaited(control.limits)
-        self.set_rate = awaited(control.set_rate)
-        self.rates = awaited(control.rates)
-        self.pause = awaited(control.pause)
-        self.resume = awaited(control.resume)
-        self.pauses = awaited(control.pauses)
-        self.stop_accepting = awaited(control.stop_accepting)
-        self.accept = awaited(control.accept)
-        self.stops = awaited(control.stops)
-        self.set_weight = awaited(control.set_weight)
-        self.weights = awaited(control.weights)
+        self.set_limit, self.limits = awaited(control.set_limit), awaited(control.limits)
+        self.set_rate, self.rates = awaited(control.set_rate), awaited(control.rates)
+        self.pause, self.resume = awaited(control.pause), awaited(control.resume)
+        self.stop_accepting, self.accept = awaited(control.stop_accepting), awaited(control.accept)
+        self.pauses, self.stops = awaited(control.pauses), awaited(control.stops)
+        self.set_weight, self.weights = awaited(control.set_weight), awaited(control.weights)
 
 
 class AsyncOutbox:
     def __init__(self, outbox: Outbox) -> None:
-        self.deliveries = awaited(outbox.deliveries)
-        self.dead = awaited(outbox.dead)
-        self.counts = awaited(outbox.counts)
-        self.handlers = awaited(outbox.handlers)
-        self.deliver = awaited(outbox.deliver)
-        self.redrive = awaited(outbox.redrive)
-        self.discard = awaited(outbox.discard)
-        self.forget = awaited(outbox.forget)
+        self.deliveries, self.dead = awaited(outbox.deliveries), awaited(outbox.dead)
+        self.counts, self.handlers = awaited(outbox.counts), awaited(outbox.handlers)
+        self.deliver, self.forget = awaited(outbox.deliver), awaited(outbox.forget)
+        self.redrive, self.discard = awaited(outbox.redrive), awaited(outbox.discard)
 
 
 class AsyncInspect:
     def __init__(self, inspect: Inspect) -> None:
-        self.counts = awaited(inspect.counts)
-        self.backlog = awaited(inspect.backlog)
-        self.trail = awaited(inspect.trail)
-        self.payload = awaited(inspect.payload)
-        self.result = awaited(inspect.result)
-        self.why = awaited(inspect.why)
-        self.verify = awaited(inspect.verify)
-        self.audit = awaited(inspect.audit)
+        self.counts, self.backlog = awaited(inspect.counts), awaited(inspect.backlog)
+        self.trail, self.audit = awaited(inspect.trail), awaited(inspect.audit)
+        self.payload, self.result = awaited(inspect.payload), awaited(inspect.result)
+        self.why, self.verify = awaited(inspect.why), awaited(inspect.verify)
 
 
 class AsyncOwners:
     def __init__(self, owners: Owners) -> None:
-        self.all = awaited(owners.all)
-        self.jobs = awaited(owners.jobs)
+        self.all, self.jobs = awaited(owners.all), awaited(owners.jobs)
         self.add = awaited(owners.add)
 
 
 class AsyncRetention:
     def __init__(self, retention: Retention) -> None:
-        self.ended = awaited(retention.ended)
-        self.prune = awaited(retention.prune)
+        self.ended, self.prune = awaited(retention.ended), awaited(retention.prune)
 
 
 class AsyncEngine:

@@ -139,21 +139,26 @@ class Owners:
         found = self._kernel.open().store.find_owned(owner, before=place, limit=limit)
         return [Owned(to_datetime(at), to_text(job_id)) for at, job_id in found]
 
-    def add(self, job_id: str, owner: str, *, connection: Any = None) -> None:
+    def add(
+        self, job_id: str, owner: str, *, since: datetime | None = None, connection: Any = None
+    ) -> None:
         """Let one more own a job, in whatever state it is, as a repeat of its submit does; twice is
         nothing. With `connection`, your own open transaction, it counts when you commit.
 
-        `BadInput`: the flow keeps no owners, or this is no name. `JobNotFound`: there is no such
-        job.
+        `since` is for owners that were kept elsewhere; of two times the earlier one counts.
+        `BadInput`: the flow keeps no owners, this is no name, or `since` has no time zone.
+        `JobNotFound`: there is no such job.
         """
         storable_key(owner, "owner=")
+        if since is not None and since.tzinfo is None:
+            raise BadInput(f"since={since} has no time zone; name one, such as UTC")
 
         def write(store: Store) -> None:
             row = self._kernel.get_row(job_id, store)
             flow = self._kernel.find_flow(row.flow, row.flow_version)
             if flow is not None and not flow.owners:
                 raise BadInput(f"{row.flow} keeps no owners; declare it with Flow(owners=True)")
-            store.add_owner(row.id, owner)
+            store.add_owner(row.id, owner, since=None if since is None else to_instant(since))
 
         self._kernel.acting_on(connection, "owners.add", write)
 

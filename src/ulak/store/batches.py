@@ -13,6 +13,13 @@ from ulak.errors import WriteRefused
 from ulak.ids import to_text
 from ulak.store.protocol import LARGEST_BATCH, LARGEST_CLAIM_BYTES, Claim, Want
 
+Key = tuple[str, str, str]
+"""Tenant, flow and dedup key."""
+
+
+def key_of(row: JobRow) -> Key | None:
+    return None if row.dedup_key is None else (row.tenant, row.flow, row.dedup_key)
+
 
 def must_be_a_batch(changes: Sequence[Change]) -> None:
     """Refuse more changes than one commit may hold, and two of one job, by `WriteRefused`."""

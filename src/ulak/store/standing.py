@@ -8,7 +8,7 @@ it is the rest. Only the others are counted on.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Final
@@ -45,7 +45,8 @@ LIMIT: Final = MOST_COUNTED + 1
 
 Counts = Sequence[tuple[str, int]]
 Ask = Callable[..., Iterable[Any]]
-"""Takes the name of a statement and its values, and returns rows."""
+"""Takes the name of a statement and its values, and returns rows. They may be on their way until
+they are read: what is asked for before that shares a round trip."""
 
 # The databases fill in their tables with the conditions of an index, and how values are written.
 _OF_LANE = "FROM {claimable} AND lane = lanes.lane"
@@ -71,6 +72,7 @@ STATEMENTS: Final = {
             ) AS seen
         ) FROM {{lanes}} ORDER BY place
     """,  # noqa: S608 - made of constants
+    # Not with the look: a plan of both would seem too dear to be kept, and is dear to make.
     "first": f"""
         SELECT (SELECT min(first) FROM ({_FIRST}) AS seen) FROM {{lanes}} ORDER BY place
     """,  # noqa: S608 - made of constants
@@ -95,7 +97,7 @@ STATEMENTS: Final = {
     """,
     LEASED: """
         SELECT lane, count(*), min(leased_at) FROM (
-            SELECT lane, leased_at FROM {leased} ORDER BY leased_by LIMIT {limit}
+            SELECT lane, leased_at FROM {leased} LIMIT {limit}
         ) AS counted GROUP BY lane
     """,
     "ends": """
@@ -144,13 +146,17 @@ class Part:
 
 def count(ask: Ask, now: Instant, states: Iterable[CountRow]) -> Standing:
     """Count how jobs stand by statements that `ask` runs at one moment, `now`."""
-    lanes = [lane for (lane,) in ask("lanes", limit=MOST_LANES)]
-    dates = dict(zip(lanes, (first for (first,) in ask("first", lanes=lanes)), strict=True))
-    leased = list(ask(LEASED, limit=LIMIT))
+    asked = ask("lanes", limit=MOST_LANES), ask(LEASED, limit=LIMIT)
+    parked = ask(PARKED, start="", end=LAST_NAME, limit=MOST), ask("next", start="")
+    ends = ask("ends", since=now - RATE_OVER_US, limit=MOST_ENDS)
+    lanes, leased = [lane for (lane,) in asked[0]], list(asked[1])
+    look = min(max(MOST_COUNTED // max(len(lanes), 1), FEWEST), MOST)
+    looks, firsts = ask("look", lanes=lanes, now=now, limit=look), ask("first", lanes=lanes)
+    seen = {lane: (*n, *date) for lane, n, date in zip(lanes, looks, firsts, strict=True)}
     cut_short = [DUE, DELAYED] if len(lanes) == MOST_LANES else []
     if sum(jobs for _, jobs, _ in leased) == LIMIT:
         cut_short.append(LEASED)
-    parts = [*_find_free(ask, now, lanes), *_find_parked(ask)]
+    parts = [*_find_free(ask, now, seen, look), *_find_parked(ask, *parked)]
     parts += [Part(LEASED, [(lane, jobs)], flow=flow_of(lane)) for lane, jobs, _ in leased]
     _count_on(parts, is_rest_known=not cut_short)
     counts = [
@@ -165,25 +171,26 @@ def count(ask: Ask, now: Instant, states: Iterable[CountRow]) -> Standing:
     for row in states:
         if not cut_short or row.role not in CLAIMABLE:
             totals[row.flow, row.role] += row.jobs
-    ends = ask("ends", since=now - RATE_OVER_US, limit=MOST_ENDS)
     return Standing(
-        now, counts, {lane: first for lane, first in dates.items() if first <= now},
+        now, counts, {lane: first for lane, (_, first) in seen.items() if first <= now},
         {lane: first for lane, _, first in leased if first is not None},
         [EndCount(*end) for end in ends], totals,
     )  # fmt: skip
 
 
-def _find_free(ask: Ask, now: Instant, lanes: Sequence[str]) -> Iterator[Part]:
-    """Return jobs neither leased nor parked; long lanes of one place are counted on together."""
+def _find_free(
+    ask: Ask, now: Instant, seen: Mapping[str, tuple[int, Instant]], look: int
+) -> Iterator[Part]:
+    """Return jobs neither leased nor parked, `look` of a lane or fewer were seen; long lanes of one
+    place are counted on together."""
 
     def count_lanes(kind: str, lanes: Sequence[str], limit: int) -> tuple[Counts, bool]:
         found = [jobs for (jobs,) in ask(kind, lanes=lanes, now=now, limit=limit)]
         return list(zip(lanes, found, strict=True)), max(found) < limit
 
-    look = min(max(MOST_COUNTED // max(len(lanes), 1), FEWEST), MOST)
-    seen = [divmod(jobs, _MILLION) for (jobs,) in ask("look", lanes=lanes, now=now, limit=look)]
     long: defaultdict[tuple[str, str], dict[str, tuple[int, int]]] = defaultdict(dict)
-    for lane, (delayed, due) in zip(lanes, seen, strict=True):
+    for lane, (jobs, _) in seen.items():
+        delayed, due = divmod(jobs, _MILLION)
         if due + delayed < look:
             yield Part(DUE, [(lane, due)], flow=flow_of(lane))
             yield Part(DELAYED, [(lane, delayed)], flow=flow_of(lane))
@@ -196,25 +203,29 @@ def _find_free(ask: Ask, now: Instant, lanes: Sequence[str]) -> Iterator[Part]:
             yield Part(kind, found, is_exact=False, flow=flow, on=on, ranges=len(own))
 
 
-def _find_parked(ask: Ask) -> Iterator[Part]:
+def _find_parked(
+    ask: Ask, first: Iterable[Any], following: Iterable[tuple[str | None]]
+) -> Iterator[Part]:
     """Return parked jobs; many of them flow by flow, as far as what they wait for names one."""
 
-    def count_range(start: str, end: str, limit: int) -> tuple[Counts, bool]:
-        found = list(ask(PARKED, start=start, end=end, limit=limit))
+    def add_up(found: Counts, limit: int) -> tuple[Counts, bool]:
         return found, sum(jobs for _, jobs in found) < limit
 
-    found, are_all = count_range("", LAST_NAME, MOST)
-    short, end = (list(found), None) if are_all else ([], "")
-    while end is not None:
-        ((name,),) = ask("next", start=end)
-        flow, end = ("", None) if name is None else _find_group(name)
-        if end is not None:
+    def count_range(start: str, end: str, limit: int) -> tuple[Counts, bool]:
+        return add_up(list(ask(PARKED, start=start, end=end, limit=limit)), limit)
+
+    found, are_all = add_up(list(first), MOST)
+    ((name,),), short = following, list(found) if are_all else []
+    while name is not None and not are_all:
+        flow, end = _find_group(name)
+        asked, following = ask(PARKED, start=name, end=end, limit=MOST), ask("next", start=end)
+        found, is_exact = add_up(list(asked), MOST)
+        if is_exact:
+            short += found
+        else:
             on = partial(count_range, name, end)
-            found, is_exact = on(MOST)
-            if is_exact:
-                short += found
-            else:
-                yield Part(PARKED, found, is_exact=False, flow=flow, on=on)
+            yield Part(PARKED, found, is_exact=False, flow=flow, on=on)
+        ((name,),) = following
     yield from (Part(PARKED, [each], flow=flow_of(each[0])) for each in short)
 
 

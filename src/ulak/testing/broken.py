@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from ulak.clock import Clock, Instant
 from ulak.core.change import Change, Receipt
 from ulak.core.job import Event, NewJob, held_slot
+from ulak.store.batches import Key, key_of
 from ulak.store.memory import MemoryStore
-from ulak.store.memory.tables import Key, key_of
 from ulak.store.protocol import Added
 
 

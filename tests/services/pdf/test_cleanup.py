@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.services.pdf.desk import A_PDF, INVOICE, Desk, payload
 from ulak.artifacts.local import LocalStorage
+from ulak.clock import to_datetime
 from ulak.errors import ArtifactWriteFailed, JobNotFound
 from ulak.ids import from_text
 from ulak.services.pdf import cleanup
@@ -187,36 +188,44 @@ def test_owners_that_the_release_before_has_kept_own_their_jobs(desk: Desk) -> N
     live, ended = desk.create(n=1), desk.create(n=2)
     desk.fail(ended.job_id)
     tables = Tables(desk.engine, SCHEMA)
-    add = "INSERT INTO {schema}.pdf_owners (job_id, owner, added_at) VALUES (?, ?, 0)"
+    began = desk.clock.now()
+    add = "INSERT INTO {schema}.pdf_owners (job_id, owner, added_at) VALUES (?, ?, ?)"
+    nobodys = "0192e4a0-5b6c-4d10-8a4e-0f2b6c9d1e33"
     with tables.writing() as connection:
-        for job_id in (live.job_id, ended.job_id, "0192e4a0-5b6c-4d10-8a4e-0f2b6c9d1e33"):
-            tables.execute(connection, add, job_id, "bob")
+        for n, job_id in enumerate((ended.job_id, live.job_id, nobodys)):
+            tables.execute(connection, add, job_id, "bob", began + n)
+    desk.clock.advance(DAY)
+    desk.engine.owners.add(ended.job_id, "bob")  # he has asked this release for it once more
     for _ in range(2):
         cleanup.prune(desk.jobs)
         assert desk.jobs.get_job(live.job_id).owners == {"bob"}
         assert desk.jobs.get_job(ended.job_id).owners == {"bob"}
     assert tables.read("SELECT job_id FROM {schema}.pdf_owners") == []
     assert len(desk.engine.jobs()) == 2
+    since = [(to_datetime(began + 1), live.job_id), (to_datetime(began), ended.job_id)]
+    assert desk.engine.owners.jobs("bob") == since
 
 
 @pytest.mark.shows("E-90", "P-21")
 def test_submitters_of_the_release_before_have_their_jobs_in_their_lists(desk: Desk) -> None:
     made = []
-    for n in range(3):
+    for n in range(4):
         made.append(desk.jobs.create_job(INVOICE, payload(n=n), actor="ada").job.job_id)
         desk.clock.advance(timedelta(seconds=1))
     desk.create(n="nobody's")
     tables = Tables(desk.engine, SCHEMA)
     with tables.writing() as connection:
-        # As that release has stored them; the third is of this one.
-        for job_id in made[:2]:
+        # As that release has stored them; the last is of this one.
+        for job_id in made[:3]:
             stored = from_text(job_id) if tables.database.name == "sqlite" else job_id
             tables.execute(connection, "DELETE FROM {schema}.owners WHERE job_id = ?", stored)
-    assert [one.job_id for one in desk.engine.owners.jobs("ada")] == made[2:]
+    assert [one.job_id for one in desk.engine.owners.jobs("ada")] == made[3:]
     assert desk.jobs.get_job(made[0]).owners == {"ada"}, "by its submitter"
+    desk.jobs.create_job(INVOICE, payload(n=1), actor="ada")  # once more, of this release
+    created = [(desk.engine.get(job_id).created_at, job_id) for job_id in reversed(made)]
     for _ in range(2):
         cleanup.prune(desk.jobs)
-        assert {one.job_id for one in desk.engine.owners.jobs("ada")} == set(made)
+        assert desk.engine.owners.jobs("ada") == created
         desk.clock.advance(DAY)
     with tables.writing() as connection:
         tables.execute(connection, "DELETE FROM {schema}.owners")

@@ -91,3 +91,36 @@ def test_a_wait_ends_that_is_cancelled_while_a_job_moves(
         await asyncio.to_thread(engine.close)
 
     asyncio.run(story())
+
+
+@pytest.mark.shows("E-79")
+def test_a_ring_is_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow: ulak.Flow[Any] = ulak.Flow.steps("slow", ("work", lambda run: None))
+    looks: list[Any] = []
+    look = reads.Waiting.look
+
+    async def do_at_once(verb: Any, *arguments: Any) -> Any:
+        return verb(*arguments)
+
+    def noted(waiting: reads.Waiting) -> Any:
+        looks.append(look(waiting))
+        return looks[-1]
+
+    async def story() -> None:
+        engine = ulak.connect("memory://", flows=[flow])
+        job = await engine.aio.submit(flow)
+        monkeypatch.setattr(asyncio, "to_thread", do_at_once)
+        monkeypatch.setattr(reads.Waiting, "look", noted)
+        for name, wait_s in (("REST_PER_LOOK", 0.0), ("SECOND_LOOK_S", 3600), ("POLL_S", 3600)):
+            monkeypatch.setattr(reads, name, wait_s)
+        task = asyncio.create_task(engine.aio.wait(job.id))
+        await pass_steps(10)
+        engine.store._watchers.ring()
+        await pass_steps(20)
+        task.cancel()
+        await pass_steps(20)
+        monkeypatch.undo()
+        await asyncio.to_thread(engine.close)
+
+    asyncio.run(story())
+    assert looks == [None, None]

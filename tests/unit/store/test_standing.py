@@ -33,10 +33,10 @@ class Stored:
             case "lanes":
                 free = [lane for lane, own in self.jobs.items() if own["due"] + own["delayed"]]
                 return [(lane,) for lane in sorted(free)[:limit]]
-            case "first":
-                return [(NOW,) for _ in lanes]
             case "look":
                 return [(self._look(own, limit),) for own in lanes]
+            case "first":
+                return [(NOW,) for _ in lanes]
             case "due" | "delayed":
                 return [(self._visit(own[statement], limit),) for own in lanes]
             case "next":

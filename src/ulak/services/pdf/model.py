@@ -45,11 +45,9 @@ TRANSIENT_ERRORS: Final = frozenset(
 MAX_RETRIES: Final = 2
 
 
-def should_retry(
-    error_code: PdfErrorCode, retry_count: int, *, max_retries: int = MAX_RETRIES
-) -> bool:
+def should_retry(error_code: PdfErrorCode, retry_count: int) -> bool:
     """Tell whether an attempt that failed so is followed by another."""
-    return error_code in TRANSIENT_ERRORS and retry_count < max_retries
+    return error_code in TRANSIENT_ERRORS and retry_count < MAX_RETRIES
 
 
 class PdfError(UlakError):

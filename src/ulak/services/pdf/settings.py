@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, cast, get_args
 from ulak.core.intake import NORMAL, PRIORITIES
 from ulak.errors import BadInput
 from ulak.services.pdf.document import Limits, Times
-from ulak.settings import ENVIRONMENTS, Settings, read_variables, variable
+from ulak.settings import ENVIRONMENTS, Settings, read_variables, variable, whole_number
 
 Policy = Literal["strict", "degrade"]
 Backend = Literal["local", "s3"]
@@ -231,19 +231,8 @@ def _seconds(span: timedelta) -> int:
     return int(span.total_seconds())
 
 
-def _number(least: int, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        # Twelve digits are more than any of these takes, and int() of a million takes its time.
-        good = text.isascii() and text.isdigit() and len(text) <= 12
-        if not good or not least <= int(text) <= most:
-            raise ValueError(f"it is {text[:20]!r}; write a number from {least} to {most}")
-        return int(text)
-
-    return read
-
-
 def _span(least: int, most: int = _YEAR) -> Callable[[str], timedelta]:
-    number = _number(least, most)
+    number = whole_number(least, most)
     return lambda text: timedelta(seconds=number(text))
 
 
@@ -357,34 +346,34 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "PDF_LEASE_SECONDS": ("lease", _span(1, 3600)),
     "PDF_SWEEP_SECONDS": ("sweep", _span(1, 3600)),
     "PDF_HEARTBEAT_SECONDS": ("heartbeat_limit", _span(1, 3600)),
-    "PDF_MAX_RETRIES": ("max_retries", _number(0, 100)),
+    "PDF_MAX_RETRIES": ("max_retries", whole_number(0, 100)),
     "PDF_RETRY_BASE_SECONDS": ("retry_base", _span(0, 3600)),
     "PDF_RETRY_MAX_SECONDS": ("retry_max", _span(0, 24 * 3600)),
-    "PDF_ARTIFACT_TRIES": ("artifact_tries", _number(1, 20)),
+    "PDF_ARTIFACT_TRIES": ("artifact_tries", whole_number(1, 20)),
     "PDF_ARTIFACT_TTL_SECONDS": ("artifact_ttl", _span(1)),
     "PDF_CLEANUP_INTERVAL_SECONDS": ("cleanup_interval", _span(1)),
     "PDF_GRACE_SECONDS": ("grace", _span(0)),
     "PDF_FAIL_SAFE_POLICY": ("fail_safe_policy", _one_of(*get_args(Policy))),
-    "PDF_MAX_PAYLOAD_BYTES": ("max_payload_bytes", _number(1, 64 * _MIB)),
-    "PDF_BATCH_LIMIT": ("batch_limit", _number(1, 1000)),
+    "PDF_MAX_PAYLOAD_BYTES": ("max_payload_bytes", whole_number(1, 64 * _MIB)),
+    "PDF_BATCH_LIMIT": ("batch_limit", whole_number(1, 1000)),
     # No request to ulak has a larger body.
-    "PDF_MAX_BATCH_BYTES": ("max_batch_bytes", _number(1, 8 * _MIB)),
-    "PDF_TENANT_CONCURRENCY": ("tenant_concurrency", _number(0, 10_000)),
-    "PDF_TENANT_QUEUE": ("tenant_queue", _number(0, 10_000_000)),
-    "PDF_MAX_PRIORITY": ("max_priority", _number(PRIORITIES[0], PRIORITIES[-1])),
+    "PDF_MAX_BATCH_BYTES": ("max_batch_bytes", whole_number(1, 8 * _MIB)),
+    "PDF_TENANT_CONCURRENCY": ("tenant_concurrency", whole_number(0, 10_000)),
+    "PDF_TENANT_QUEUE": ("tenant_queue", whole_number(0, 10_000_000)),
+    "PDF_MAX_PRIORITY": ("max_priority", whole_number(PRIORITIES[0], PRIORITIES[-1])),
     "PDF_STORAGE_BACKEND": ("storage_backend", _one_of(*get_args(Backend))),
     "PDF_ARTIFACT_DIR": ("artifact_dir", _folder),
     "PDF_ARTIFACT_ENCRYPTION_KEYS": ("encryption_keys", _encryption_keys),
     "PDF_TEMPLATE_DIR": ("template_dir", _folder_that_is_there),
-    "PDF_CONCURRENCY": ("concurrency", _number(1, 64)),
-    "PDF_RECYCLE_AFTER": ("recycle_after", _number(0, 1_000_000)),
+    "PDF_CONCURRENCY": ("concurrency", whole_number(1, 64)),
+    "PDF_RECYCLE_AFTER": ("recycle_after", whole_number(0, 1_000_000)),
     "PDF_DRIVER": ("driver", _one_of(*get_args(DriverName))),
     "PDF_CHROMIUM": ("chromium", _program),
-    "PDF_MAX_HTML_BYTES": ("limits.html_bytes", _number(1, 1024 * _MIB)),
-    "PDF_MAX_DOM_NODES": ("limits.dom_nodes", _number(1, 100_000_000)),
-    "PDF_MAX_PAGES": ("limits.pages", _number(1, 100_000)),
-    "PDF_MAX_OUTPUT_BYTES": ("limits.output_bytes", _number(1, 4096 * _MIB)),
-    "PDF_MAX_MEMORY_BYTES": ("limits.memory_bytes", _number(16 * _MIB, 1024 * 1024 * _MIB)),
+    "PDF_MAX_HTML_BYTES": ("limits.html_bytes", whole_number(1, 1024 * _MIB)),
+    "PDF_MAX_DOM_NODES": ("limits.dom_nodes", whole_number(1, 100_000_000)),
+    "PDF_MAX_PAGES": ("limits.pages", whole_number(1, 100_000)),
+    "PDF_MAX_OUTPUT_BYTES": ("limits.output_bytes", whole_number(1, 4096 * _MIB)),
+    "PDF_MAX_MEMORY_BYTES": ("limits.memory_bytes", whole_number(16 * _MIB, 1024 * 1024 * _MIB)),
     "PDF_TEMPLATE_ALLOWLIST": ("security.template_allowlist", _names),
     "PDF_URL_ALLOWLIST": ("security.url_allowlist", _patterns),
     "PDF_INTERNAL_HOSTS": ("security.internal_hosts", _hosts),

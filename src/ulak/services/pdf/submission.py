@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -30,7 +30,7 @@ from ulak.services.pdf.flow import FLOW, PdfPayload, flow_of, walk
 from ulak.services.pdf.model import Backpressure, PdfJobStatus
 from ulak.services.pdf.settings import USUAL_PRIORITY
 from ulak.services.pdf.totals import SCHEMA
-from ulak.tables import Tables, database_of
+from ulak.tables import Row, Tables, database_of
 
 PRESSED: Final = "backpressure-active"
 """The code of a refusal that is the flow's own; an intake that is full has another."""
@@ -290,10 +290,7 @@ def move_callbacks(engine: Engine) -> None:
 def move_owner(engine: Engine, job_id: str, owner: str) -> bool:
     """Make somebody an owner of a job if the table says so; tell whether it does."""
     tables = _find_tables(engine)
-    if tables is None or not tables.read(_IS_OWNED, job_id, owner):
-        return False
-    _move_owner(engine, tables, job_id, owner)
-    return True
+    return tables is not None and _move(engine, tables, tables.read(_OWNED_BY, job_id, owner))
 
 
 def move_owners(engine: Engine) -> None:
@@ -301,32 +298,34 @@ def move_owners(engine: Engine) -> None:
     tables = _find_tables(engine)
     if tables is None:
         return
-    while rows := tables.read(_OWNED, A_BATCH):
-        for job_id, owner in rows:
-            _move_owner(engine, tables, job_id, owner)
+    while _move(engine, tables, tables.read(_OWNED, A_BATCH)):
+        pass
     began, known = tables.now, tables.read(_LOOKED_AT, SUBMITTERS)
     since = to_datetime(known[0][0]) - LATE if known else None
-    made: defaultdict[str, list[tuple[datetime, str]]] = defaultdict(list)
+    made: defaultdict[str, list[Job]] = defaultdict(list)
     every = JobFilter(flow=FLOW, submitted_since=since)
     for job in walk(engine, every):
         if job.submitter:
-            made[job.submitter].append((job.created_at, job.id))
+            made[job.submitter].append(job)
     for submitter, jobs in made.items():
-        owned = {job.id for job in walk(engine, replace(every, owner=submitter))}
-        # In their order, since a list goes by when one became an owner.
-        for _, job_id in sorted(jobs):
-            if job_id not in owned:
+        # One that was submitted once more is owned since then; at first all are looked at.
+        owned = {job.id for job in walk(engine, replace(every, owner=submitter)) if known}
+        for job in jobs:
+            if job.id not in owned:
                 with suppress(JobNotFound):
-                    engine.owners.add(job_id, submitter)
+                    engine.owners.add(job.id, submitter, since=job.created_at)
     with tables.writing() as connection:
         tables.execute(connection, _LOOK, SUBMITTERS, began)
 
 
-def _move_owner(engine: Engine, tables: Tables, job_id: str, owner: str) -> None:
-    with tables.writing() as connection:
-        tables.execute(connection, _FORGET_OWNER, job_id, owner)
-        with suppress(JobNotFound):
-            engine.owners.add(job_id, owner, connection=connection)
+def _move(engine: Engine, tables: Tables, rows: Sequence[Row]) -> bool:
+    for job_id, owner, added_at in rows:
+        since = to_datetime(added_at)
+        with tables.writing() as connection:
+            tables.execute(connection, _FORGET_OWNER, job_id, owner)
+            with suppress(JobNotFound):
+                engine.owners.add(job_id, owner, since=since, connection=connection)
+    return bool(rows)
 
 
 def _find_tables(engine: Engine) -> Tables | None:
@@ -334,8 +333,9 @@ def _find_tables(engine: Engine) -> Tables | None:
 
 
 _LOCK: Final = "SELECT pg_advisory_xact_lock(?)"
-_OWNED: Final = "SELECT job_id, owner FROM {schema}.pdf_owners LIMIT ?"
-_IS_OWNED: Final = "SELECT 1 FROM {schema}.pdf_owners WHERE job_id = ? AND owner = ?"
+_OWNERS: Final = "SELECT job_id, owner, added_at FROM {schema}.pdf_owners"
+_OWNED: Final = f"{_OWNERS} LIMIT ?"
+_OWNED_BY: Final = f"{_OWNERS} WHERE job_id = ? AND owner = ?"
 _LOOKED_AT: Final = "SELECT at FROM {schema}.pdf_told WHERE name = ?"
 _LOOK: Final = (
     "INSERT INTO {schema}.pdf_told (name, text, at) VALUES (?, '', ?) "

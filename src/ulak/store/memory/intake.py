@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from ulak.clock import Instant
 from ulak.core.admission import StopRow
 from ulak.core.job import NewJob
+from ulak.store.batches import key_of
 from ulak.store.credentials import changed_credential, credential_details, credential_subject
 from ulak.store.memory.control import MemoryControl
-from ulak.store.memory.tables import key_of
 from ulak.store.protocol import Added, CredentialRow, ScheduleRow, Tick, TickRow
 from ulak.store.protocol.control import (
     SCHEDULE_PAUSED,

@@ -242,10 +242,11 @@ class MemoryReads(MemoryTables):
         with self._transaction() as now:
             return self._holder((tenant, flow, key), now)
 
-    def add_owner(self, job_id: bytes, owner: str) -> None:
+    def add_owner(self, job_id: bytes, owner: str, *, since: Instant | None = None) -> None:
         with self._transaction() as now:
             if job_id in self._jobs:
-                self._owners.setdefault(job_id, {}).setdefault(owner, now)
+                owners = self._owners.setdefault(job_id, {})
+                owners[owner] = min(now if since is None else since, owners.get(owner, now))
 
     def find_owners(self, job_id: bytes) -> list[str]:
         with self._lock:

@@ -27,10 +27,17 @@ from ulak.core.lifecycle import BUSY, FINAL, READY
 from ulak.errors import WriteRefused
 from ulak.ids import to_text
 from ulak.store import flow_control as control
-from ulak.store.batches import SUSPECT_LAPSES, is_full, must_be_a_batch, own_event, refusal_of
+from ulak.store.batches import (
+    SUSPECT_LAPSES,
+    is_full,
+    key_of,
+    must_be_a_batch,
+    own_event,
+    refusal_of,
+)
 from ulak.store.flow_control import KEY, ON_KEY, ON_RATE, open_lanes
 from ulak.store.memory.intake import MemoryIntake
-from ulak.store.memory.tables import key_of, urgency
+from ulak.store.memory.tables import urgency
 from ulak.store.protocol import (
     LARGEST_CLAIM_BYTES,
     Claim,

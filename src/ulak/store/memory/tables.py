@@ -14,7 +14,7 @@ from ulak.core.change import Change, proof_body
 from ulak.core.delivery import EVERY_TOPIC, NOBODY, make_delivery
 from ulak.core.job import Event, JobRow, Message, Payload, Request, Result
 from ulak.store import flow_control as control
-from ulak.store.batches import FIRST_HASH
+from ulak.store.batches import FIRST_HASH, Key
 from ulak.store.processes import QUIET_WITHIN_S, Watchers, tell_of_forks
 from ulak.store.protocol import (
     AuditRow,
@@ -36,7 +36,6 @@ from ulak.store.protocol import (
 )
 from ulak.store.records import RecordId, RecordRow
 
-Key = tuple[str, str, str]
 Delivery = tuple[bytes, int, int, str]
 
 
@@ -313,10 +312,6 @@ def urgency(row: JobRow, ageing_us: int = 0) -> tuple[int, int, bytes]:
     if ageing_us:
         return (row.not_before + row.priority * ageing_us, row.priority, row.id)
     return (row.priority, row.not_before, row.id)
-
-
-def key_of(row: JobRow) -> Key | None:
-    return None if row.dedup_key is None else (row.tenant, row.flow, row.dedup_key)
 
 
 def _shelves_of(row: JobRow) -> Iterator[tuple[str, str]]:

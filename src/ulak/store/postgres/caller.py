@@ -16,6 +16,7 @@ from ulak.clock import Instant
 from ulak.core.admission import Ask, stopped
 from ulak.core.job import JobRow, NewJob
 from ulak.errors import BadInput, Contended, NotSupported
+from ulak.store.batches import Key, key_of
 from ulak.store.caller import Driver, Execute, Rows, Steps
 from ulak.store.postgres import control, intake
 from ulak.store.postgres.values import Ids, Numbers, Texts, as_arrays, own_cursor
@@ -73,7 +74,7 @@ def _add_steps(job: NewJob, now: Instant, ask: Ask | None) -> Steps[Added]:
             raise stopped(stop)
         if ask is not None:
             ask.judge((yield from control.waiting_steps(ask.waiting)))
-    key = intake.key_of(row)
+    key = key_of(row)
     if key is not None:
         first = yield from _take_key(job, key, now)
         if first is not None:
@@ -83,7 +84,7 @@ def _add_steps(job: NewJob, now: Instant, ask: Ask | None) -> Steps[Added]:
 
 
 def _find_holder(row: JobRow, now: Instant) -> Steps[JobRow | None]:
-    key = intake.key_of(row)
+    key = key_of(row)
     if key is None:
         return None
     held: Rows = yield intake.HOLDERS, as_arrays([key], Texts, Texts, Texts)
@@ -97,7 +98,7 @@ def _read_holder(held: Row, now: Instant) -> JobRow | None:
     return as_job(first) if is_held else None
 
 
-def _take_key(job: NewJob, key: intake.Key, now: Instant) -> Steps[Any]:
+def _take_key(job: NewJob, key: Key, now: Instant) -> Steps[Any]:
     """Take a key that is free or has expired, or answer the job that holds it."""
     wish = (*key, job.row.id, job.key_expires_at)
     for _ in range(intake.MOST_ROUNDS):

@@ -19,7 +19,7 @@ from ulak.core.event import ENGINE
 from ulak.core.job import FIRST_MUTABLE, SIDE, Event, JobRow, NewJob, Request, Result, is_of_state
 from ulak.errors import WriteRefused
 from ulak.ids import to_text
-from ulak.store.batches import follow_each_other, must_be_a_batch, refusal_of
+from ulak.store.batches import Key, follow_each_other, key_of, must_be_a_batch, refusal_of
 from ulak.store.postgres import control, intake, outbox, slots, trail
 from ulak.store.postgres.intake import FIND_JOBS, JOB_TYPES
 from ulak.store.postgres.months import month_of
@@ -304,7 +304,7 @@ def _lack(t: Transaction, change: Change, rest: Rest) -> Receipt | None:
         free = slots.find_free(t.db, {limit: places})[limit]
     if limit is not None and not free:
         return SlotTaken(limit)
-    key = intake.key_of(row) if change.takes_key else None
+    key = key_of(row) if change.takes_key else None
     if key is not None:
         holder = intake.take_keys(t, {key: (row.id, None)}).get(key)
         if holder is not None and holder.id != row.id:
@@ -325,7 +325,7 @@ class Rest:
         self._t = t
         self._results: list[tuple[int, Result]] = []
         self._spawns: list[NewJob] = []
-        self._free_keys: list[tuple[intake.Key, bytes]] = []
+        self._free_keys: list[tuple[Key, bytes]] = []
         self.free_slots: list[tuple[str, bytes]] = []
         self._freed: Counter[str] = Counter()
         self._messages: list[Change] = []
@@ -353,7 +353,7 @@ class Rest:
             self._messages.append(change)
         if change.frees_slot is not None and change.takes_slot is None:
             self.free_slots.append((change.frees_slot, row.id))
-        key = intake.key_of(row)
+        key = key_of(row)
         if change.frees_key and key is not None:
             self._free_keys.append((key, row.id))
         self._spawns += change.spawns

@@ -21,6 +21,7 @@ from ulak.core.delivery import EVENT
 from ulak.core.intake import EVENT_BEGINS, ROW_BEGINS, has_begun
 from ulak.core.job import Event, JobRow, NewJob
 from ulak.errors import Contended
+from ulak.store.batches import Key, key_of
 from ulak.store.flow_control import NO_STOPS, Stops
 from ulak.store.postgres import control, trail
 from ulak.store.postgres.months import month_of
@@ -141,6 +142,8 @@ OWN = """
     FOR KEY SHARE OF j SKIP LOCKED
     ON CONFLICT (job_id, owner) DO NOTHING
 """
+# A repeat locks no row of an owner; only who says since when does.
+OWN_SINCE = OWN.replace("NOTHING", "UPDATE SET at = excluded.at WHERE excluded.at < owners.at")
 NONE_STORED: Mapping[bytes, JobRow] = MappingProxyType({})
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = %s::uuid"
 FIND_JOBS = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = ANY (%s::uuid[])"
@@ -240,8 +243,9 @@ def add(
     return added
 
 
-def own(t: Transaction, owned: Sequence[tuple[bytes, str]]) -> None:
-    t.db.execute(OWN, bind_owners(t.now, owned))
+def own(t: Transaction, owned: Sequence[tuple[bytes, str]], since: Instant | None = None) -> None:
+    at = t.now if since is None else since
+    t.db.execute(OWN if since is None else OWN_SINCE, bind_owners(at, owned))
 
 
 def bind_owners(now: Instant, owned: Sequence[tuple[bytes, str]]) -> tuple[Any, ...]:
@@ -282,8 +286,6 @@ def find_job(db: Session, job_id: bytes) -> JobRow | None:
     return None if row is None else as_job(row)
 
 
-Key = tuple[str, str, str]
-
 Wish = tuple[bytes, Instant | None]
 """The job that wants a key, and when it may be taken over again."""
 
@@ -312,10 +314,6 @@ FREE_KEYS = """
     WHERE d.tenant = k.tenant AND d.flow = k.flow AND d.key = k.key AND d.job_id = k.job_id
 """
 MOST_ROUNDS = 3
-
-
-def key_of(row: JobRow) -> Key | None:
-    return None if row.dedup_key is None else (row.tenant, row.flow, row.dedup_key)
 
 
 def take_keys(t: Transaction, wishes: Mapping[Key, Wish]) -> dict[Key, JobRow]:

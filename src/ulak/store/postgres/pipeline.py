@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -187,6 +187,12 @@ class Pipeline:
         answer = self.later(statement, facts)
         self.wait()
         return answer.rows
+
+    def read(self, answer: LateRows) -> Iterator[Row]:
+        """Yield the rows of an answer; the first one is waited for if nobody has done so yet."""
+        if any(awaited is answer for awaited in self._awaited):
+            self.wait()
+        yield from answer.rows
 
     def touch(self, statement: str, facts: Mapping[str, Any] | Sequence[Any] = ()) -> int:
         self.send(statement, facts)

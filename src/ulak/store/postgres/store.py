@@ -394,8 +394,8 @@ class PostgresStore(SqlStore):
 
     find_job = read(intake.find_job)
 
-    def add_owner(self, job_id: bytes, owner: str) -> None:
-        self._db.run("add", lambda t: intake.own(t, [(job_id, owner)]))
+    def add_owner(self, job_id: bytes, owner: str, *, since: Instant | None = None) -> None:
+        self._db.run("add", lambda t: intake.own(t, [(job_id, owner)], since))
 
     find_commits = read(reads.commits)
     list_jobs = read(reads.list_jobs)

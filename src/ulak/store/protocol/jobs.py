@@ -120,8 +120,9 @@ class JobStore(Protocol):
     def find_key(self, tenant: str, flow: str, key: str) -> bytes | None:
         """Return the job that holds a dedup key now."""
 
-    def add_owner(self, job_id: bytes, owner: str) -> None:
-        """Let one more own a job; nothing changes if they do, or if there is no such job."""
+    def add_owner(self, job_id: bytes, owner: str, *, since: Instant | None = None) -> None:
+        """Let one more own a job, by default since now; of one who owns it already the earlier time
+        counts. Without such a job nothing changes."""
 
     def find_owners(self, job_id: bytes) -> list[str]:
         """Return who owns a job, in the order in which they became owners, then by name."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from ulak.clock import Instant
+from ulak.core.change import earlier
 from ulak.core.job import wanted_slot
 from ulak.store.batches import NO_SUSPECTS, SUSPECT_LAPSES, is_full
 from ulak.store.flow_control import ON_KEY, ON_RATE, open_lanes
@@ -396,12 +397,6 @@ def next_due(t: Transaction, standing: StandingLanes) -> Instant | None:
                 head = t.db.execute(NEXT_DUE, (lane, priority, t.now)).fetchone()[0]
             next_at = earlier(next_at, head)
     return next_at
-
-
-def earlier(a: Instant | None, b: Instant | None) -> Instant | None:
-    if a is None or b is None:
-        return a if b is None else b
-    return min(a, b)
 
 
 # The lanes of a family in which jobs stand, each found by one step along the index.

@@ -6,10 +6,11 @@ import sqlite3
 from collections.abc import Sequence
 
 from ulak.clock import Instant
-from ulak.core.job import OF_STATE, OF_UNDO, JobRow, held_slot
+from ulak.core.job import OF_STATE, OF_UNDO, held_slot
 from ulak.core.lifecycle import BUSY, READY, UNDOING
 from ulak.core.policy import LimitTerms, RateTerms
 from ulak.store import flow_control
+from ulak.store.batches import Key
 from ulak.store.flow_control import ON_RATE, Bucket, is_keyed, open_bucket, stage_of
 from ulak.store.sql import control
 from ulak.store.sql.control import Control
@@ -22,8 +23,6 @@ from ulak.store.sqlite.session import (
     shared,
     translate,
 )
-
-Key = tuple[str, str, str]
 
 HOLDER = "SELECT job_id, expires_at FROM dedup WHERE tenant = ? AND flow = ? AND key = ?"
 TAKE_KEY = """
@@ -68,10 +67,6 @@ UNPARK = """
         ORDER BY priority, not_before, id LIMIT ?
     )
 """
-
-
-def key_of(row: JobRow) -> Key | None:
-    return None if row.dedup_key is None else (row.tenant, row.flow, row.dedup_key)
 
 
 def holder_of(t: Transaction, key: Key) -> bytes | None:

@@ -22,6 +22,7 @@ from ulak.clock import Instant
 from ulak.core.admission import EVERY_TENANT, StopRow, Waiting
 from ulak.core.intake import EVENT_BEGINS, ROW_BEGINS, has_begun
 from ulak.core.job import Event, JobRow, NewJob, is_of_state
+from ulak.store.batches import Key, key_of
 from ulak.store.caller import Rows, Steps, take
 from ulak.store.flow_control import NO_STOPS, Stops
 from ulak.store.protocol import Added, ScheduleRow, Tick, TickRow
@@ -113,7 +114,7 @@ class Rest:
     def __init__(self, t: Transaction) -> None:
         self._t = t
         self._new: dict[bytes, NewJob] = {}
-        self._keys: dict[control.Key, list[tuple[bool, bytes, Instant | None]]] = {}
+        self._keys: dict[Key, list[tuple[bool, bytes, Instant | None]]] = {}
         self._slots: dict[str, list[tuple[bool, bytes, bool]]] = {}
         """Per limit the steps: whether a slot is taken, for which job, and whether for a state."""
         self._places: dict[str, tuple[int, int]] = {}
@@ -140,7 +141,7 @@ class Rest:
 
     def holder_of(self, row: JobRow) -> bytes | None:
         """Return the job that will hold this job's dedup key."""
-        key = control.key_of(row)
+        key = key_of(row)
         if key is None:
             return None
         held = control.holder_of(self._t, key)
@@ -158,7 +159,7 @@ class Rest:
         self._keep_key(row, _TAKES, expires_at)
 
     def _keep_key(self, row: JobRow, takes: bool, expires_at: Instant | None) -> None:
-        key = control.key_of(row)
+        key = key_of(row)
         if key is not None:
             self._keys.setdefault(key, []).append((takes, row.id, expires_at))
 
@@ -253,7 +254,7 @@ _BOUND_OF_EVENT = dict.fromkeys((name for name in Event._fields if name not in E
 INSERT_EVENT = insert_begun("events", Event._fields, EVENT_BEGINS, _BOUND_OF_EVENT)
 OWN = """
     INSERT INTO owners (job_id, owner, at) SELECT id, ?, ? FROM jobs WHERE id = ?
-    ON CONFLICT DO NOTHING
+    ON CONFLICT DO UPDATE SET at = excluded.at WHERE excluded.at < owners.at
 """
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM jobs WHERE id = ?"
 
@@ -411,10 +412,11 @@ def finish(t: Transaction, rest: Rest) -> None:
     own(t, rest.owned)
 
 
-def own(t: Transaction, owned: Sequence[tuple[bytes, str]]) -> None:
-    """Add owners to jobs, unless they are that already."""
+def own(t: Transaction, owned: Sequence[tuple[bytes, str]], since: Instant | None = None) -> None:
+    """Add owners to jobs, unless they have been that for as long."""
     if owned:
-        t.db.executemany(OWN, [(owner, t.now, job_id) for job_id, owner in sorted(owned)])
+        at = t.now if since is None else since
+        t.db.executemany(OWN, [(owner, at, job_id) for job_id, owner in sorted(owned)])
 
 
 def _id(job: NewJob) -> bytes:

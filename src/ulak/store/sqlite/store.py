@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from ulak.clock import Clock, SystemClock
+from ulak.clock import Clock, Instant, SystemClock
 from ulak.core.admission import Ask
 from ulak.core.change import Change, Receipt
 from ulak.core.job import NewJob
@@ -382,8 +382,8 @@ class SqliteStore(SqlStore):
 
     find_job = read(own_read(intake.find_job))
 
-    def add_owner(self, job_id: bytes, owner: str) -> None:
-        self._run("add", lambda t: intake.own(t, [(job_id, owner)]))
+    def add_owner(self, job_id: bytes, owner: str, *, since: Instant | None = None) -> None:
+        self._run("add", lambda t: intake.own(t, [(job_id, owner)], since))
 
     find_commits = read(own_read(upkeep.commits))
     list_jobs = read(upkeep.list_jobs)

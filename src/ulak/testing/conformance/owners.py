@@ -134,6 +134,21 @@ class TestOwners(Suite):
         assert desk.store.scan_orphans() == []
 
     @pytest.mark.shows("E-75")
+    def test_who_owned_a_job_before_owns_it_since_then(self, desk: Desk) -> None:
+        rows = [desk.submit(OWNED, submitter="bob") for _ in range(2)]
+        at = desk.now
+        desk.turn(seconds=9)
+        desk.store.add_owner(rows[1].id, "ada")
+        for since in (at - SECOND, at - 2 * SECOND, at):
+            desk.store.add_owner(rows[0].id, "ada", since=since)
+        desk.store.add_owner(rows[0].id, "ada")
+        owned = [(at + 9 * SECOND, rows[1].id), (at - 2 * SECOND, rows[0].id)]
+        assert desk.store.find_owned("ada") == owned
+        assert desk.store.find_owners(rows[0].id) == ["ada", "bob"]
+        desk.store.add_owner(b"\x00" * 16, "ada", since=at)
+        assert desk.store.find_owned("ada") == owned
+
+    @pytest.mark.shows("E-75")
     def test_the_jobs_of_an_owner_are_listed_by_when_they_became_one(self, desk: Desk) -> None:
         rows = [desk.submit(OWNED, submitter="bob") for _ in range(4)]
         began = desk.now

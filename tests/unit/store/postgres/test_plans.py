@@ -12,7 +12,7 @@ from bench.postgres_claims import engine_on, load
 from ulak.clock import micros
 from ulak.store.postgres.claims import CANDIDATES
 from ulak.store.postgres.pipeline import Pipeline
-from ulak.store.postgres.reads import STATEMENTS, list_statements
+from ulak.store.postgres.reads import ALONG_INDEXES, STATEMENTS, list_statements
 from ulak.store.postgres.records import CLEAN
 from ulak.store.postgres.straight import ANYWAY, STRAIGHT, WITHOUT_ENTRIES
 from ulak.store.postgres.values import Texts, own_cursor
@@ -115,11 +115,30 @@ def test_jobs_are_counted_along_the_index_of_their_kind(
     counting = {"next": "jobs_parked", "parked": "jobs_parked", "leased": "jobs_leased"}
     for name, statement in STATEMENTS.items():
         index = "jobs_ended" if name == "ends" else counting.get(name, "jobs_claimable")
-        found = explain(loaded, statement, facts)
+        with loaded.transaction():
+            loaded.execute(ALONG_INDEXES)
+            found = explain(loaded, statement, facts)
         assert index in found, statement
         assert "Seq Scan" not in found, statement
         # A plan that is estimated to be dear is compiled first, which takes longer than to count.
         assert "JIT" not in found, statement
+
+
+@pytest.mark.shows("E-74")
+def test_jobs_are_counted_in_few_round_trips(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[int] = []
+    wait = Pipeline._wait
+
+    def counted(self: Pipeline, pgconn: Any) -> Any:
+        waits.append(len(self._awaited))
+        return wait(self, pgconn)
+
+    with engine_on(url) as engine:
+        load(engine, url, SCALE)
+        monkeypatch.setattr(Pipeline, "_wait", counted)
+        assert engine.inspect.backlog()
+    # What every count begins with, what its lanes tell, and then one for each long kind of a flow.
+    assert len(waits) <= 6, waits
 
 
 @pytest.mark.shows("E-75")

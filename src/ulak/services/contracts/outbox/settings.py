@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from ulak.errors import BadInput
 from ulak.idempotency import Scope
-from ulak.settings import read_variables
+from ulak.settings import read_variables, whole_number
 
 Mode = Literal["embedded", "hybrid", "remote"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
@@ -110,22 +110,15 @@ def _key_prefix(text: str) -> str:
     return text
 
 
-def _number(text: str, least: int, most: int) -> int:
-    # Ten digits are more than any of these takes, and int() of a million would take its time.
-    is_number = text.isascii() and text.isdigit() and len(text) <= 10
-    if not is_number or not least <= int(text) <= most:
-        raise ValueError(f"it is {text[:20]!r}; write a number from {least} to {most}")
-    return int(text)
-
-
 _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "HOS_MODE": ("mode", _mode),
     "HOS_BASE_URL": ("base_url", _base_url),
     "HOS_API_KEY": ("api_key", _api_key),
     "HOS_TIMEOUT_MS": (
-        "timeout", lambda text: timedelta(milliseconds=_number(text, 1, LONGEST_TIMEOUT_MS))
+        "timeout",
+        lambda text: timedelta(milliseconds=whole_number(1, LONGEST_TIMEOUT_MS)(text)),
     ),
-    "HOS_RETRIES": ("retries", lambda text: _number(text, 0, MOST_RETRIES)),
-    "HOS_REMOTE_TTL_SECONDS": ("ttl", lambda text: timedelta(seconds=_number(text, 1, 10**9))),
+    "HOS_RETRIES": ("retries", whole_number(0, MOST_RETRIES)),
+    "HOS_REMOTE_TTL_SECONDS": ("ttl", lambda text: timedelta(seconds=whole_number(1, 10**9)(text))),
     "HOS_KEY_PREFIX": ("key_prefix", _key_prefix),
 }  # fmt: skip
