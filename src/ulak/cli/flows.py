@@ -229,24 +229,19 @@ def history(
     out.print_list(document, as_json, ("due", "job", "state"), rows, keep=keep, empty="no ticks")
 
 
-@schedule_group.command("pause")
-def pause(
-    name: NameArgument, actor: ActorOption, app: AppOption = None, note: NoteOption = "",
-    as_json: out.JsonOption = False,
-) -> None:  # fmt: skip
-    """Let a schedule submit nothing until it is resumed."""
-    with reading(app) as engine:
-        _print_act(engine, engine.schedules.pause(name, actor=actor, note=note), as_json)
+def _add_act(verb: str, about: str) -> None:
+    @schedule_group.command(verb, help=about)
+    def act(
+        name: NameArgument, actor: ActorOption, app: AppOption = None, note: NoteOption = "",
+        as_json: out.JsonOption = False,
+    ) -> None:  # fmt: skip
+        with reading(app) as engine:
+            done = getattr(engine.schedules, verb)(name, actor=actor, note=note)
+            _print_act(engine, done, as_json)
 
 
-@schedule_group.command("resume")
-def resume(
-    name: NameArgument, actor: ActorOption, app: AppOption = None, note: NoteOption = "",
-    as_json: out.JsonOption = False,
-) -> None:  # fmt: skip
-    """End a pause; dates that have passed meanwhile are skipped."""
-    with reading(app) as engine:
-        _print_act(engine, engine.schedules.resume(name, actor=actor, note=note), as_json)
+_add_act("pause", "Let a schedule submit nothing until it is resumed.")
+_add_act("resume", "End a pause; dates that have passed meanwhile are skipped.")
 
 
 @schedule_group.command("run")

@@ -106,12 +106,9 @@ def rotate_key(
 
 @keys.command("revoke")
 def revoke_key(
-    id: IdArgument,
-    actor: ActorOption,
-    app: AppOption = None,
-    note: NoteOption = "",
+    id: IdArgument, actor: ActorOption, app: AppOption = None, note: NoteOption = "",
     as_json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """End a key, in every process within five seconds."""
     with reading(app) as engine:
         revoked = Directory(engine.store).revoke_key(id, actor=actor, note=note)
@@ -154,15 +151,10 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Who.")]
 
 @users.command("create")
 def create_user(
-    name: NameArgument,
-    roles: RolesOption,
-    actor: ActorOption,
-    scopes: ScopesOption = None,
-    tenant: TenantOption = None,
-    app: AppOption = None,
-    note: NoteOption = "",
+    name: NameArgument, roles: RolesOption, actor: ActorOption, scopes: ScopesOption = None,
+    tenant: TenantOption = None, app: AppOption = None, note: NoteOption = "",
     as_json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Make a user; the password is asked for, or read from stdin."""
     with reading(app) as engine:
         made = Directory(engine.store, scopes=scopes_in(engine)).create_user(
@@ -196,12 +188,9 @@ def list_users(app: AppOption = None, as_json: JsonOption = False) -> None:
 
 @users.command("password")
 def password(
-    name: NameArgument,
-    actor: ActorOption,
-    app: AppOption = None,
-    note: NoteOption = "",
+    name: NameArgument, actor: ActorOption, app: AppOption = None, note: NoteOption = "",
     as_json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Give a user another password, asked for or read from stdin; their logins end."""
     with reading(app) as engine:
         changed = Directory(engine.store).set_password(name, _password(), actor=actor, note=note)
@@ -210,12 +199,9 @@ def password(
 
 @users.command("disable")
 def disable(
-    name: NameArgument,
-    actor: ActorOption,
-    app: AppOption = None,
-    note: NoteOption = "",
+    name: NameArgument, actor: ActorOption, app: AppOption = None, note: NoteOption = "",
     as_json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Let a user in no more; their logins end within five seconds."""
     with reading(app) as engine:
         disabled = Directory(engine.store).disable_user(name, actor=actor, note=note)
@@ -284,14 +270,9 @@ def link(
 
 
 def make_login_link(
-    directory: Directory,
-    person: str,
-    address: str,
-    *,
-    roles: list[str] | None = None,
-    actor: str = "",
-    note: str = "",
-) -> str:
+    directory: Directory, person: str, address: str, *, roles: list[str] | None = None,
+    actor: str = "", note: str = "",
+) -> str:  # fmt: skip
     """Return a URL that logs a person in, once: as an admin, unless roles are named."""
     principal = Principal(person, tenant=None, roles=frozenset(roles or [ADMIN]))
     return f"{address}/auth/link?code={directory.make_link(principal, actor=actor, note=note)}"

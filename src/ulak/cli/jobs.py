@@ -287,31 +287,18 @@ def decide(
     _act(app, job, answer, as_json)
 
 
-@group.command("release")
-def release(
-    job: JobArgument, actor: ActorOption, app: AppOption = None, note: NoteOption = "",
-    as_json: out.JsonOption = False,
-) -> None:  # fmt: skip
-    """Let a held job go on."""
-    _act(app, job, lambda engine: engine.release(job, actor=actor, note=note), as_json)
+def _add_act(verb: str, about: str) -> None:
+    @group.command(verb, help=about)
+    def act(
+        job: JobArgument, actor: ActorOption, app: AppOption = None, note: NoteOption = "",
+        as_json: out.JsonOption = False,
+    ) -> None:  # fmt: skip
+        _act(app, job, lambda engine: getattr(engine, verb)(job, actor=actor, note=note), as_json)
 
 
-@group.command("retry")
-def retry(
-    job: JobArgument, actor: ActorOption, app: AppOption = None, note: NoteOption = "",
-    as_json: out.JsonOption = False,
-) -> None:  # fmt: skip
-    """Run a failed job again, in a new round."""
-    _act(app, job, lambda engine: engine.retry(job, actor=actor, note=note), as_json)
-
-
-@group.command("cancel")
-def cancel(
-    job: JobArgument, actor: ActorOption, app: AppOption = None, note: NoteOption = "",
-    as_json: out.JsonOption = False,
-) -> None:  # fmt: skip
-    """End a job: at once, or as soon as its stage has stopped."""
-    _act(app, job, lambda engine: engine.cancel(job, actor=actor, note=note), as_json)
+_add_act("release", "Let a held job go on.")
+_add_act("retry", "Run a failed job again, in a new round.")
+_add_act("cancel", "End a job: at once, or as soon as its stage has stopped.")
 
 
 def _act(app: str | None, job: str, act: Callable[[Engine], Job], as_json: bool) -> None:

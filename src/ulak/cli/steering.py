@@ -51,15 +51,12 @@ def list_limits(context: typer.Context, app: AppOption = None, as_json: JsonOpti
 
 @limits.command("set")
 def set_limit(
-    name: NameArgument,
-    actor: ActorOption,
+    name: NameArgument, actor: ActorOption,
     n: Annotated[int | None, typer.Argument(metavar="N", min=0, help="How many.")] = None,
     reset: ResetOption = False,
     key: Annotated[str | None, typer.Option("--key", help="Of this key alone.")] = None,
-    app: AppOption = None,
-    note: NoteOption = "",
-    as_json: JsonOption = False,
-) -> None:
+    app: AppOption = None, note: NoteOption = "", as_json: JsonOption = False,
+) -> None:  # fmt: skip
     """Set a limit; it stays until it is reset."""
     _must_be_one_of(n is not None, reset)
     with reading(app) as engine:
@@ -94,16 +91,13 @@ def list_rates(context: typer.Context, app: AppOption = None, as_json: JsonOptio
 
 @rates.command("set")
 def set_rate(
-    name: NameArgument,
-    actor: ActorOption,
+    name: NameArgument, actor: ActorOption,
     n: Annotated[int | None, typer.Argument(metavar="N", min=1, help="How many tokens.")] = None,
     per: Annotated[str, typer.Option("--per", help="In which span: 1s, 5m, 1h.")] = "1s",
     burst: Annotated[int | None, typer.Option("--burst", help="How many are kept.")] = None,
-    reset: ResetOption = False,
-    app: AppOption = None,
-    note: NoteOption = "",
+    reset: ResetOption = False, app: AppOption = None, note: NoteOption = "",
     as_json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Set a rate; it stays until it is reset."""
     _must_be_one_of(n is not None, reset)
     rate = None if n is None else Rate(n, per=read_span(per, "--per"), burst=burst)
@@ -126,16 +120,11 @@ def _rate_document(rate: StageRate) -> dict[str, Any]:
 
 
 def pause(
-    actor: ActorOption,
-    queue: QueueOption = None,
-    flow: FlowOption = None,
-    key: KeyOption = None,
+    actor: ActorOption, queue: QueueOption = None, flow: FlowOption = None, key: KeyOption = None,
     lasts: Annotated[str | None, typer.Option("--for", help="How long: 45s, 15m, 12h.")] = None,
-    until: TimeOption = None,
-    app: AppOption = None,
-    note: NoteOption = "",
+    until: TimeOption = None, app: AppOption = None, note: NoteOption = "",
     as_json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Let no job of a queue, a flow or a key be begun."""
     ends = until if lasts is None else read_span(lasts, "--for")
     with reading(app) as engine:
@@ -152,14 +141,9 @@ def pause(
 
 
 def resume(
-    actor: ActorOption,
-    queue: QueueOption = None,
-    flow: FlowOption = None,
-    key: KeyOption = None,
-    app: AppOption = None,
-    note: NoteOption = "",
-    as_json: JsonOption = False,
-) -> None:
+    actor: ActorOption, queue: QueueOption = None, flow: FlowOption = None, key: KeyOption = None,
+    app: AppOption = None, note: NoteOption = "", as_json: JsonOption = False,
+) -> None:  # fmt: skip
     """End a pause."""
     with reading(app) as engine:
         ended = engine.flow_control.resume(queue=queue, flow=flow, key=key, actor=actor, note=note)
@@ -206,10 +190,8 @@ def set_weight(
     actor: ActorOption,
     weight: Annotated[int | None, typer.Argument(metavar="N", min=1, help="How many.")] = None,
     reset: Annotated[bool, typer.Option("--reset", help="Back to one.")] = False,
-    app: AppOption = None,
-    note: NoteOption = "",
-    as_json: JsonOption = False,
-) -> None:
+    app: AppOption = None, note: NoteOption = "", as_json: JsonOption = False,
+) -> None:  # fmt: skip
     """Give a tenant so many turns for each turn of others."""
     _must_be_one_of(weight is not None, reset)
     with reading(app) as engine:

@@ -173,14 +173,9 @@ def show(
 
 @idempotency.command("forget")
 def forget(
-    scope: ScopeOption,
-    key: KeyOption,
-    actor: ActorOption,
-    tenant: TenantOption = "",
-    note: NoteOption = "",
-    app: AppOption = None,
-    as_json: out.JsonOption = False,
-) -> None:
+    scope: ScopeOption, key: KeyOption, actor: ActorOption, tenant: TenantOption = "",
+    note: NoteOption = "", app: AppOption = None, as_json: out.JsonOption = False,
+) -> None:  # fmt: skip
     """Remove the record of a key, whatever it says: the next request executes. Audited."""
     id = RecordId(tenant, scope, key)
     with reading(app) as engine:

@@ -66,9 +66,8 @@ def make_dedup_key(flow: Flow[Any], payload: Any) -> str | None:
 def fit(flow: Flow[Any], payload: Any) -> Any:
     """Return the payload as the type that the flow declares, else raise `BadInput`."""
     kind = flow.payload
-    if kind is None or codec.is_instance(payload, kind):
-        return payload
-    return codec.convert(payload, kind)
+    is_fit = kind is None or codec.is_instance(payload, kind)
+    return payload if is_fit else codec.convert(payload, kind)
 
 
 def find_asking(kernel: Kernel, jobs: Sequence[NewJob]) -> Flow[Any] | None:

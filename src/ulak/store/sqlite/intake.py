@@ -264,14 +264,11 @@ def add(t: Transaction, jobs: Sequence[NewJob]) -> list[Added]:
     if len(jobs) == 1:
         if _insert_lone(t, jobs[0]):
             return [Added(jobs[0].row, True)]
-        stops = find_stops(t.db, jobs)
-    else:
-        stops = find_stops(t.db, jobs)
-        if not stops:
-            if _insert_all(t, jobs):
-                return [Added(job.row, True) for job in jobs]
-            t.start_over()
-    rest = Rest(t)
+    elif not find_stops(t.db, jobs):
+        if _insert_all(t, jobs):
+            return [Added(job.row, True) for job in jobs]
+        t.start_over()
+    stops, rest = find_stops(t.db, jobs), Rest(t)
     added = [admit(t, rest, job, stops) for job in jobs]
     finish(t, rest)
     return added
@@ -289,8 +286,7 @@ def _insert_lone(t: Transaction, job: NewJob) -> bool:
             if job.row.dedup_key is None or _take_free_keys(t, [job]):
                 return True
     except sqlite3.IntegrityError:
-        # A stop, a follower, an id that is stored, or data that no table takes.
-        pass
+        pass  # a stop, a follower, an id that is stored, or data that no table takes
     t.start_over()
     return False
 
@@ -349,8 +345,8 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
 
 
 def _insert_plain(t: Transaction, job: NewJob) -> bool:
-    """Store a job that has just begun, as all have that are submitted; else return False. Fails
-    where there is a stop, and where its flow is followed."""
+    """Store a job that has just begun, else return False. Fails where there is a stop, and where
+    its flow is followed."""
     row, event, (data, schema, trace), _, proof, *_ = job
     if not has_begun(row, event):
         return False

@@ -85,9 +85,7 @@ class Writer:
             if self.files is not None:
                 self.files.check()
             faults.point(points.after)
-            self._writes += 1
-            if self._writes % LOOK_AT_WAL_EVERY == 0:
-                self._look_at_wal()
+            self._look_at_wal()
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
             raise translated(error) from error
         finally:
@@ -150,9 +148,7 @@ class Writer:
     def let_go(self) -> None:
         """Give the turn back, from whichever thread."""
         try:
-            self._writes += 1
-            if self._writes % LOOK_AT_WAL_EVERY == 0:
-                self._look_at_wal()
+            self._look_at_wal()
         finally:
             self._end_turn()
 
@@ -163,7 +159,8 @@ class Writer:
             self._turns.release()
 
     def _look_at_wal(self) -> None:
-        if self.wal.is_long():
+        self._writes += 1
+        if self._writes % LOOK_AT_WAL_EVERY == 0 and self.wal.is_long():
             self.wal.checkpoint(self.db)
 
     def _transact(self, work: Callable[[Transaction], T], inside: str) -> tuple[Transaction, T]:
