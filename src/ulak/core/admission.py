@@ -89,7 +89,7 @@ def find_waiting(flow: Flow[Any], tenant: str, others: tuple[Flow[Any], ...] = (
         tuple(dict.fromkeys(lane_for(lane, tenant) for lane in lanes if lane)),
         tenant,
         tuple(name for name in parked if name),
-        max(filter(None, (flow.max_waiting, flow.admission and MOST_COUNTED))),
+        max(flow.max_waiting or 0, 0 if flow.admission is None else MOST_COUNTED),
     )
 
 

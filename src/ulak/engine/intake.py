@@ -160,7 +160,6 @@ class Intake:
             self._closed = True
             self._arrived.notify_all()
             threads = (self._thread, self._aside_thread)
-            self._thread = self._aside_thread = None
         for thread in threads:
             if thread is not None:
                 thread.join()
@@ -202,7 +201,9 @@ class Intake:
         self._waiting.append(offer)
         self._jobs += len(offer.jobs)
         self._bytes += offer.size
-        self._need_thread()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="ulak-intake", daemon=True)
+            self._thread.start()
         self._arrived.notify()
 
     def _refuse_when_full(self, jobs: Sequence[NewJob], size: int) -> None:
@@ -218,12 +219,13 @@ class Intake:
                 retry_after=RETRY_AFTER,
             )
 
-    def _need_thread(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._serve, name="ulak-intake", daemon=True)
-            self._thread.start()
-
     def _serve(self) -> None:
+        try:
+            self._serve_until_closed()
+        finally:  # whatever has ended it, the next offer begins another
+            self._thread = None
+
+    def _serve_until_closed(self) -> None:
         while True:
             with self._lock:
                 while self._busy or not self._waiting:
@@ -344,5 +346,5 @@ def _all_stored(added: list[Added]) -> list[Added]:
 
 
 def _offer(jobs: Sequence[NewJob], answer: Answer, give_up_at: float) -> Offer:
-    size = sum(len(job.payload.data) for job in jobs)
+    size = sum([len(job.payload.data) for job in jobs])
     return Offer(jobs, answer, size, give_up_at)

@@ -70,7 +70,7 @@ class Kernel:
         """Whether the store is open, so that no verb has to wait for that."""
         self._flows: dict[tuple[str, int], Flow[Any]] = {}
         self._lock = threading.RLock()
-        self._is_listening = False
+        self._is_listening = self._any_asks = False
         self._rings: list[Callable[[], None]] = []
         tell_of_forks(self)
 
@@ -84,8 +84,10 @@ class Kernel:
                 f"{flow.name}: version {flow.version} is registered twice; "
                 "give the newer one a higher version"
             )
-        if self.is_open and (flow.table.limits or flow.table.rates):
-            self.store.declare(flow.table.limits, flow.table.rates)
+        if self.is_open:
+            self._any_asks |= flow.table.asks
+            if flow.table.limits or flow.table.rates:
+                self.store.declare(flow.table.limits, flow.table.rates)
 
     @property
     def flows(self) -> tuple[Flow[Any], ...]:
@@ -129,6 +131,7 @@ class Kernel:
                 for flow in self.flows:
                     limits |= flow.table.limits
                     rates |= flow.table.rates
+                    self._any_asks |= flow.table.asks
                     self._refuse_if_unable(flow)
                 self._refuse_unknown_queues()
                 self.store.open()
@@ -258,7 +261,7 @@ class Kernel:
         """Store the new jobs of one call, in few transactions, and wait for it. `Overloaded`: their
         flow takes none of them now, or the intake is full. `UnknownOutcome`: a transaction was not
         acknowledged in time; it names every job."""
-        flow = find_asking(self, jobs)
+        flow = find_asking(self, jobs) if self._any_asks else None
         if flow is not None and not jobs[0].is_admitted:
             must_admit(self, flow, jobs)
         added: list[Added] = []

@@ -72,10 +72,7 @@ def fit(flow: Flow[Any], payload: Any) -> Any:
 
 def find_asking(kernel: Kernel, jobs: Sequence[NewJob]) -> Flow[Any] | None:
     """Return the flow of these jobs, which are of one call, if it has an admission."""
-    if not jobs:
-        return None
-    row = jobs[0].row
-    flow = kernel.find_flow(row.flow, row.flow_version)
+    flow = kernel.find_flow(jobs[0].row.flow, jobs[0].row.flow_version) if jobs else None
     return flow if flow is not None and flow.table.asks else None
 
 

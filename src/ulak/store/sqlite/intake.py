@@ -230,6 +230,7 @@ _OWN = {
 }
 _SHARED = tuple(name for name in JobRow._fields if name not in _OWN)
 _shared = itemgetter(*(JobRow._fields.index(name) for name in _SHARED))
+_own_of = itemgetter(*(JobRow._fields.index(name) for name in _OWN))
 
 INSERT_JOBS = Spread(_SHARED, inserting("jobs", _OWN))
 INSERT_PAYLOADS = Batch(
@@ -318,12 +319,12 @@ def _insert(t: Transaction, jobs: Sequence[NewJob]) -> None:
     groups: dict[Row, list[Row]] = {}
     for job in jobs:
         row = job.row
+        own_id, created, key, expires, scheduled, keys, changed, due, deadline, wake = _own_of(row)
         own = (
-            bytearray(row.id), row.created_at,
-            ABSENT_TEXT if row.dedup_key is None else row.dedup_key,
-            or_absent(row.expires_at), or_absent(row.scheduled_for),
-            ABSENT_TEXT if row.keys is None else row.keys, row.changed_at,
-            row.not_before, or_absent(row.deadline_at), or_absent(row.wake_at),
+            bytearray(own_id), created, ABSENT_TEXT if key is None else key,
+            ABSENT if expires is None else expires, ABSENT if scheduled is None else scheduled,
+            ABSENT_TEXT if keys is None else keys, changed, due,
+            ABSENT if deadline is None else deadline, ABSENT if wake is None else wake,
         )  # fmt: skip
         groups.setdefault(_shared(row), []).append(own)
         t.count((row.flow, row.flow_version, row.state, row.role), 1)

@@ -77,12 +77,9 @@ class Batch:
 def insert_begun(
     table: str, columns: Sequence[str], begins: Mapping[str, object], own: Mapping[str, str]
 ) -> str:
-    """Write the INSERT of one row which binds the columns of `own`, each with its expression; all
-    others are as a job begins."""
-    values = [
-        own.get(name) or ("NULL" if begins[name] is None else repr(begins[name]))
-        for name in columns
-    ]
+    """Write the INSERT of a row that binds `own`, by expressions; the rest is as a job begins."""
+    literals = {name: "NULL" if value is None else repr(value) for name, value in begins.items()}
+    values = [own.get(name) or literals[name] for name in columns]
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(values)})"
 
 
