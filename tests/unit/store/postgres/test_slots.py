@@ -7,7 +7,7 @@ import pytest
 
 from ulak.store.postgres import PostgresStore, slots
 from ulak.testing.conformance.desk import Desk
-from ulak.testing.conformance.flows import TIGHT
+from ulak.testing.conformance.flows import KEYED, TIGHT
 
 
 @pytest.mark.shows("E-65")
@@ -26,3 +26,13 @@ def test_a_claim_locks_no_more_slots_than_it_has_places(
     monkeypatch.setattr(slots, "find_free", noted)
     assert len(desk.look("w", 1, (TIGHT,)).claims) == 1
     assert [sum(each.values()) for each in locked] == [1]
+
+
+@pytest.mark.shows("E-65")
+def test_a_key_without_slots_has_as_many_places_as_its_limit(store: PostgresStore) -> None:
+    desk = Desk(store)
+    desk.declare(TIGHT, KEYED)
+    (tight,), (keyed,) = TIGHT.table.limits, KEYED.table.limits
+    limits = [tight, f"{keyed}/new", "gone/only/new"]
+    places = store._read(lambda db: slots.free_places(db, limits))
+    assert places == {tight: 2, f"{keyed}/new": 2, "gone/only/new": 0}
