@@ -20,7 +20,15 @@ from ulak.auth.tokens import SHORTEST_SECRET, is_token
 from ulak.errors import BadInput, Unauthenticated
 from ulak.store import without_password
 
-__all__ = ["ENVIRONMENTS", "Settings", "load", "read_variables", "variable", "whole_number"]
+__all__ = [
+    "ENVIRONMENTS",
+    "Settings",
+    "is_placeholder",
+    "load",
+    "read_variables",
+    "variable",
+    "whole_number",
+]
 
 PREFIX = "ULAK_"
 ENVIRONMENTS = ("dev", "production")
@@ -261,8 +269,13 @@ def _admin_key(value: Any) -> str:
     return text
 
 
+def is_placeholder(secret: str) -> bool:
+    """Tell whether a secret was copied from an example, so that everybody knows it."""
+    return any(word in secret.lower() for word in PLACEHOLDERS)
+
+
 def _of_ones_own(text: str) -> str:
-    if any(word in text.lower() for word in PLACEHOLDERS):
+    if is_placeholder(text):
         raise ValueError(f"it is a placeholder that everybody knows; {MAKE_ONE}")
     return text
 

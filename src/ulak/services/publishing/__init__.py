@@ -1,0 +1,1 @@
+"""Publishing: posts of a blog, published by a choreographed saga with dead letters."""

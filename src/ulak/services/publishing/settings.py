@@ -1,0 +1,243 @@
+"""The settings of publishing, by the names that its specification gives them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from ulak import connect
+from ulak.errors import BadInput
+from ulak.settings import is_placeholder, read_variables, whole_number
+
+WORKERS: Final = ("moderation", "preview", "publish", "dlq")
+"""The workers that have a key each: of the first three tasks, and of compensation."""
+SHORTEST_SECRET: Final = 32
+BACKEND_URL: Final = "http://127.0.0.1:8000"
+NOTIFICATIONS_QUEUE: Final = "article-notifications"
+NOTIFY_MESSAGE: Final = "Пользователь {author_id} выпустил новый пост: {title:.10}..."
+
+_KEY: Final = "INTERNAL_API_KEY"
+_MAKE_KEYS: Final = "make keys with `python generate_api_keys.py`"
+# As the specification writes what `str.format` calls `{title:.10}`.
+_SLICE: Final = re.compile(r"\{(\w+)\[:(\d+)\]\}")
+_QUEUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
+_YES_NO: Final = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PublishingSettings:
+    """What is in force. `load` reads it; tests and programs may make one."""
+
+    _: KW_ONLY
+    database_url: str = field(default="", repr=False)
+    """The store of the posts; '' for the one that has the queue."""
+    users_database_url: str = field(default="", repr=False)
+    """The store of the users; '' for the one that has the posts."""
+    notifications_queue: str = NOTIFICATIONS_QUEUE
+    dlq_queue: str = "dlq"
+    saga_queue: str = "article-saga"
+    push_service_url: str = "http://127.0.0.1:8002/api/v1/notify"
+    push_timeout_s: float = 5.0
+    backend_url: str = BACKEND_URL
+    internal_api_key: str = field(default="", repr=False)
+    internal_api_keys: Mapping[str, str] = field(
+        default_factory=lambda: dict.fromkeys(WORKERS, ""), repr=False
+    )
+    """The key of each of `WORKERS`: its own, else `internal_api_key`."""
+    secret_key: str = field(default="", repr=False)
+    """What the tokens of users are signed with; '' when nobody has said it."""
+    access_token_expire: timedelta = timedelta(minutes=30)
+    approve_rate: float = 0.7
+    moderation_seed: str | None = None
+    saga_max_retries: int = 3
+    notify_max_retries: int = 3
+    retry_base: timedelta = timedelta(seconds=1)
+    retry_max: timedelta = timedelta(seconds=600)
+    retry_jitter: bool = True
+    visibility: timedelta = timedelta(seconds=60)
+    """How long the tasks of a vanished worker stay taken."""
+    stuck_after: timedelta = timedelta(seconds=900)
+    notify_concurrency: int = 20
+    notify_message: str = NOTIFY_MESSAGE
+    """Of a push, by `str.format` with `author_id` and `title`."""
+
+    def must_have_keys(self, *workers: str) -> None:
+        """Refuse to start workers without a key. Raises `BadInput`: naming the variables that are
+        not set, or hold a placeholder."""
+        wrong = []
+        for worker in workers:
+            key, name = self.internal_api_keys[worker], f"{_KEY}_{worker.upper()}"
+            if not key or is_placeholder(key):
+                why = "holds a placeholder that opens nothing" if key else "is not set"
+                wrong.append((name if key != self.internal_api_key else _KEY, why))
+        if wrong:
+            said = "; ".join(f"{name} {why}" for name, why in dict.fromkeys(wrong))
+            raise BadInput(f"{said}: workers call the backend with a service key; {_MAKE_KEYS}")
+
+    def must_have_secret(self) -> None:
+        """Refuse to serve users without a secret. Raises `BadInput`: SECRET_KEY is not set."""
+        if not self.secret_key:
+            raise BadInput(
+                "SECRET_KEY is not set: outside dev it must be, the same for backend and users-api;"
+                " make one with `openssl rand -hex 32`"
+            )
+
+    def with_kept(self, secret: str, keys: Mapping[str, str]) -> PublishingSettings:
+        """Return these settings with what the data folder keeps, where nobody has set anything."""
+        own = {name: key or keys[name] for name, key in self.internal_api_keys.items()}
+        return replace(self, secret_key=self.secret_key or secret, internal_api_keys=own)
+
+
+def load(
+    environ: Mapping[str, str] | None = None, *, env: str = "dev", backend_url: str = BACKEND_URL
+) -> PublishingSettings:
+    """Read the settings of this process; `backend_url` is where the backend is when BACKEND_URL
+    does not say it. Raises `BadInput`: naming every value that cannot be used; outside dev a
+    placeholder or a short text as SECRET_KEY is one."""
+    wrong: list[str] = []
+
+    def read(readers: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
+        try:
+            return read_variables(readers, environ)
+        except BadInput as error:
+            wrong.append(str(error))
+            return {}
+
+    found = read({name: reader for name, (_, reader) in _VARIABLES.items()})
+    secret = read({"SECRET_KEY": _text if env == "dev" else _secret})
+    keys = read({f"{_KEY}_{worker.upper()}": _key for worker in WORKERS})
+    read({"REDIS_URL": _redis})
+    values = {_VARIABLES[name][0]: value for name, value in found.items()}
+    made = PublishingSettings(**{"backend_url": backend_url} | values)
+    if made.retry_base > made.retry_max:
+        wrong.append(
+            "RETRY_BASE_SECONDS: it is more than RETRY_MAX_SECONDS, "
+            f"{made.retry_max.total_seconds():g}"
+        )
+    if wrong:
+        raise BadInput("; ".join(wrong))
+    both = "NOTIFICATIONS_QUEUE" in found and "SAGA_QUEUE" not in found
+    return replace(
+        made,
+        saga_queue=made.notifications_queue if both else made.saga_queue,
+        secret_key=secret.get("SECRET_KEY", ""),
+        internal_api_keys={
+            worker: keys.get(f"{_KEY}_{worker.upper()}", made.internal_api_key)
+            for worker in WORKERS
+        },
+    )
+
+
+def names() -> tuple[str, ...]:
+    """Return the variables, those that hold secrets too."""
+    return (*_VARIABLES, "SECRET_KEY", *(f"{_KEY}_{worker.upper()}" for worker in WORKERS))
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _secret(text: str) -> str:
+    if is_placeholder(text) or len(text) < SHORTEST_SECRET:
+        raise ValueError(
+            f"it is a placeholder, or has less than {SHORTEST_SECRET} characters; outside dev make "
+            "one with `openssl rand -hex 32`"
+        )
+    return text
+
+
+def _key(text: str) -> str:
+    if not all("!" <= letter <= "~" for letter in text):
+        raise ValueError("it has characters that no header takes; write the key alone")
+    return text
+
+
+def _redis(text: str) -> str:
+    raise ValueError(
+        "it is set, and the queue cannot be in Redis yet; leave it out, and the queue is in the "
+        "database of the posts, or in that of ULAK_STORE"
+    )
+
+
+def _store(text: str) -> str:
+    connect(text)  # nothing is opened; what it raises says how URLs look, and shows no password
+    return text
+
+
+def _queue(text: str) -> str:
+    if not _QUEUE.fullmatch(text):
+        raise ValueError(f"it is {text[:100]!r}; write letters, digits and . _ : -")
+    return text
+
+
+def _url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        is_good = False
+    # Not quoted: it may have a password in it.
+    if not is_good or parts.username is not None or " " in text or not text.isprintable():
+        raise ValueError("it is no address of a web server; write it as http://127.0.0.1:8000")
+    return text.rstrip("/")
+
+
+def _number(least: float, most: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        is_number = re.fullmatch(r"\d{1,9}(\.\d{1,6})?", text, re.ASCII)
+        if not is_number or not least <= float(text) <= most:
+            raise ValueError(f"it is {text[:20]!r}; write a number from {least:g} to {most:g}")
+        return float(text)
+
+    return read
+
+
+def _span(unit: str, least: float, most: float) -> Callable[[str], timedelta]:
+    return lambda text: timedelta(**{unit: _number(least, most)(text)})
+
+
+def _yes_no(text: str) -> bool:
+    if text.lower() not in _YES_NO:
+        raise ValueError(f"it is {text[:20]!r}; write true or false")
+    return _YES_NO[text.lower()]
+
+
+def _message(text: str) -> str:
+    text = _SLICE.sub(r"{\1:.\2}", text)
+    try:
+        text.format(author_id="", title="")
+    except (LookupError, ValueError, AttributeError):
+        raise ValueError("write a text with {author_id} and {title}, and no other braces") from None
+    return text
+
+
+_VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "DATABASE_URL": ("database_url", _store),
+    "USERS_DATABASE_URL": ("users_database_url", _store),
+    "NOTIFICATIONS_QUEUE": ("notifications_queue", _queue),
+    "DLQ_QUEUE": ("dlq_queue", _queue),
+    "SAGA_QUEUE": ("saga_queue", _queue),
+    "PUSH_SERVICE_URL": ("push_service_url", _url),
+    "PUSH_TIMEOUT_SECONDS": ("push_timeout_s", _number(0.05, 600)),
+    "BACKEND_URL": ("backend_url", _url),
+    "INTERNAL_API_KEY": ("internal_api_key", _key),
+    "ACCESS_TOKEN_EXPIRE_MINUTES": ("access_token_expire", _span("minutes", 0.05, 525_600)),
+    "MODERATION_APPROVE_RATE": ("approve_rate", _number(0, 1)),
+    "MODERATION_SEED": ("moderation_seed", _text),
+    "SAGA_MAX_RETRIES": ("saga_max_retries", whole_number(0, 100)),
+    "NOTIFY_MAX_RETRIES": ("notify_max_retries", whole_number(0, 100)),
+    "RETRY_BASE_SECONDS": ("retry_base", _span("seconds", 0.001, 86_400)),
+    "RETRY_MAX_SECONDS": ("retry_max", _span("seconds", 0.001, 86_400)),
+    "RETRY_JITTER": ("retry_jitter", _yes_no),
+    "TASK_VISIBILITY_SECONDS": ("visibility", _span("seconds", 1, 3600)),
+    "SAGA_STUCK_SECONDS": ("stuck_after", _span("seconds", 1, 86_400)),
+    "NOTIFY_CONCURRENCY": ("notify_concurrency", whole_number(1, 1000)),
+    "NOTIFY_MESSAGE": ("notify_message", _message),
+}  # fmt: skip
