@@ -1,0 +1,410 @@
+"""Posts: what authors write, and the one way in which the row of a post changes.
+
+Every change is one transaction: the row of the post is locked, judged and updated where it still
+has the status and the publication that were judged; a move of its status leaves a line in the
+history, and the next task of the saga is written with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from ulak import Engine
+from ulak.kit import FaultPoint
+from ulak.kit.clock import Instant
+from ulak.kit.ids import new_id
+from ulak.services.publishing import slugs, statuses
+from ulak.tables import Row, Schema, Tables
+
+if TYPE_CHECKING:
+    from ulak.services.publishing.queue import Queue
+
+SCHEMA: Final = Schema(
+    "posts", folder=files(__package__) / "sql" / "posts", version_table="publishing_posts_schema",
+    why="a post, its history and its next task are one commit",
+)  # fmt: skip
+
+# Where a test may kill the process: around every change of a post.
+BEGINS: Final = FaultPoint("publishing.change-begins")
+WRITTEN: Final = FaultPoint("publishing.change-written")
+COMMITTED: Final = FaultPoint("publishing.change-committed")
+
+
+@dataclass(frozen=True, slots=True)
+class Article:
+    """A post as its row has it; times are microseconds of the store's clock."""
+
+    id: str
+    slug: str
+    title: str
+    description: str
+    body: str
+    author_id: str
+    _: KW_ONLY
+    status: str = statuses.DRAFT
+    preview_url: str | None = None
+    publication_id: str | None = None
+    """Of the publication that was asked for last; None in DRAFT."""
+    revision: int = 1
+    """1, and one more with each edit."""
+    verdict: str | None = None
+    """What moderation said of this publication."""
+    moderation_reason: str | None = None
+    error_message: str | None = None
+    sweeps: int = 0
+    """How often the sweep has started the missing step of this publication."""
+    stepped_at: Instant | None = None
+    """When the saga took its last step; None unless the post is PENDING_PUBLISH."""
+    published_at: Instant | None = None
+    created_at: Instant = 0
+    updated_at: Instant = 0
+    tags: tuple[str, ...] = ()
+    """In alphabetical order; empty where a post was read to be moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """What somebody wrote below a post."""
+
+    id: str
+    article_id: str
+    author_id: str
+    body: str
+    created_at: Instant
+    updated_at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A line of the history of a post."""
+
+    at: Instant
+    from_status: str
+    to_status: str
+    publication_id: str
+    cause: str
+    actor: str
+
+
+# Statements are composed of these constants and of the names of fields; every value is a `?`.
+_ARTICLES: Final = "{schema}.publishing_articles"
+_FIELDS: Final = tuple(field.name for field in fields(Article) if field.name != "tags")
+_COLUMNS: Final = ", ".join(_FIELDS)
+_SELECT: Final = f"SELECT {_COLUMNS} FROM {_ARTICLES}"  # noqa: S608
+BY_ID: Final = f"{_SELECT} WHERE id = ?"
+BY_SLUG: Final = f"{_SELECT} WHERE slug = ?"
+_COUNT: Final = f"SELECT count(*) FROM {_ARTICLES}"  # noqa: S608
+_INSERT: Final = (
+    f"INSERT INTO {_ARTICLES} ({_COLUMNS}) VALUES ({', '.join('?' * len(_FIELDS))}) "  # noqa: S608
+    "ON CONFLICT (slug) DO NOTHING RETURNING id"
+)
+_TAKEN: Final = f"SELECT slug FROM {_ARTICLES} WHERE slug >= ? AND slug < ?"  # noqa: S608
+_DELETE: Final = f"DELETE FROM {_ARTICLES} WHERE id = ?"  # noqa: S608
+_HAS_TAG: Final = (
+    "EXISTS (SELECT 1 FROM {schema}.publishing_tags WHERE article_id = id AND tag = ?)"
+)
+_ADD_TAG: Final = "INSERT INTO {schema}.publishing_tags (article_id, tag) VALUES (?, ?)"
+_DROP_TAGS: Final = "DELETE FROM {schema}.publishing_tags WHERE article_id = ?"
+_ADD_MOVE: Final = (
+    "INSERT INTO {schema}.publishing_history "
+    "(article_id, at, from_status, to_status, publication_id, cause, actor) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_HISTORY: Final = (
+    "SELECT at, from_status, to_status, publication_id, cause, actor "
+    "FROM {schema}.publishing_history WHERE article_id = ? ORDER BY seq"
+)
+_COMMENTS: Final = "{schema}.publishing_comments"
+_COMMENT: Final = "id, article_id, author_id, body, created_at, updated_at"
+_ADD_COMMENT: Final = f"INSERT INTO {_COMMENTS} ({_COMMENT}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
+_LIST_COMMENTS: Final = (
+    f"SELECT {_COMMENT} FROM {_COMMENTS} WHERE article_id = ? "  # noqa: S608
+    "ORDER BY created_at, id LIMIT ? OFFSET ?"
+)
+_COMMENT_AUTHOR: Final = f"SELECT author_id FROM {_COMMENTS} WHERE id = ? AND article_id = ?"  # noqa: S608
+_DROP_COMMENT: Final = f"DELETE FROM {_COMMENTS} WHERE id = ?"  # noqa: S608
+_DROP_COMMENTS: Final = f"DELETE FROM {_COMMENTS} WHERE article_id = ?"  # noqa: S608
+
+
+class Posts:
+    """Posts and their comments, in the database of an engine. Raises `NotSupported`: the store has
+    no transactions to share."""
+
+    def __init__(self, engine: Engine, queue: Queue) -> None:
+        self.engine = engine
+        self.queue = queue
+        self.tables = Tables(engine, SCHEMA)
+
+    # --- for authors ---------------------------------------------------------------
+
+    def create(
+        self, author_id: str, *, title: str, description: str, body: str, tags: Iterable[str] = ()
+    ) -> Article:
+        """Write a post, in DRAFT; of two with the same title at once both get a slug."""
+        now = self.tables.now
+        made = Article(
+            new_id(self.engine), "", title, description, body, author_id, created_at=now,
+            updated_at=now, tags=tuple(sorted(set(tags))),
+        )  # fmt: skip
+        with self.changing() as connection:
+            made = self._insert(connection, made)
+            self._put_tags(connection, made)
+        return made
+
+    def edit(
+        self, slug: str, author_id: str, *, tags: Iterable[str] | None = None, **texts: str
+    ) -> Article:
+        """Change texts (`title`, `description`, `body`) and tags of a post. One that was rejected
+        or failed is a draft again. Raises `LockedForPublication`: it is being published."""
+        with self.changing() as connection:
+            post = self._lock_own(connection, slug, author_id)
+            if post.status == statuses.PENDING_PUBLISH:
+                raise statuses.LockedForPublication(
+                    f"{slug} is being published; take it back to draft to edit it", post.status
+                )
+            changes: dict[str, Any] = {**texts, "revision": post.revision + 1}
+            title = texts.get("title", post.title)
+            if post.published_at is None and slugs.make_slug(title) != slugs.make_slug(post.title):
+                changes["slug"] = self._reserve_slug(connection, post, title)
+            if post.status in (statuses.REJECTED, statuses.ERROR):
+                edited = self._to_draft(connection, post, statuses.BY_EDIT, **changes)
+            else:
+                edited = self.update(connection, post, **changes)
+            if tags is not None:
+                edited = replace(edited, tags=tuple(sorted(set(tags))))
+                self.tables.execute(connection, _DROP_TAGS, post.id)
+                self._put_tags(connection, edited)
+            return self._with_tags(connection, [edited])[0]
+
+    def delete(self, slug: str, author_id: str) -> None:
+        """Delete a post with its comments, however it stands; its history stays."""
+        with self.changing() as connection:
+            post = self._lock_own(connection, slug, author_id)
+            for statement in (_DROP_TAGS, _DROP_COMMENTS, _DELETE):
+                self.tables.execute(connection, statement, post.id)
+
+    def publish(self, slug: str, author_id: str, *, connection: Any = None) -> Article:
+        """Begin the publication of a draft: a new publication id, and the first task of its saga.
+        `connection` is an open transaction to do it in, before which `tables.ensure` was called.
+        Raises `InvalidStatus`: it is no draft."""
+        with self.changing(connection) as connection:
+            post = self._lock_own(connection, slug, author_id)
+            if post.status != statuses.DRAFT:
+                raise statuses.InvalidStatus(
+                    f"{slug} is {post.status}; only a draft can be published", post.status
+                )
+            pending = self.move(
+                connection, post, statuses.PENDING_PUBLISH, statuses.BY_AUTHOR, author_id,
+                publication_id=str(uuid4()), stepped_at=self.tables.now, sweeps=0, **_UNDECIDED,
+            )  # fmt: skip
+            self.queue.put(connection, statuses.MODERATE, pending, requested_by=author_id)
+            return self._with_tags(connection, [pending])[0]
+
+    def draft(self, slug: str, author_id: str) -> Article:
+        """Take a post back to draft: withdraw its publication, or revise what was refused. What is
+        still under way for that publication has no effect. Raises `InvalidStatus`: it is a draft
+        or published."""
+        with self.changing() as connection:
+            post = self._lock_own(connection, slug, author_id)
+            if (post.status, statuses.DRAFT) not in statuses.MOVES:
+                raise statuses.InvalidStatus(
+                    f"{slug} is {post.status}, which does not go back to draft", post.status
+                )
+            drafted = self._to_draft(connection, post, statuses.RETURNED)
+            return self._with_tags(connection, [drafted])[0]
+
+    # --- for readers ---------------------------------------------------------------
+
+    def get(self, slug: str) -> Article:
+        """Return a post by its slug; `PostNotFound` if there is none."""
+        return self._get(BY_SLUG, slug)
+
+    def get_by_id(self, id: str) -> Article:
+        """Return a post by its id; `PostNotFound` if there is none."""
+        return self._get(BY_ID, id)
+
+    def list(
+        self, *, status: str | None = None, author_id: str | None = None, tag: str | None = None,
+        skip: int = 0, limit: int = 20,
+    ) -> tuple[Sequence[Article], int]:  # fmt: skip
+        """Return a page of posts, the newest first, and how many there are on all pages."""
+        wanted = {"status = ?": status, "author_id = ?": author_id, _HAS_TAG: tag}
+        held = {condition: value for condition, value in wanted.items() if value is not None}
+        where = f" WHERE {' AND '.join(held)}" if held else ""
+        page = f"{_SELECT}{where} ORDER BY created_at DESC, id DESC LIMIT ? OFFSET ?"
+        with self.tables.reading() as connection:
+            rows = self.tables.execute(connection, page, *held.values(), limit, skip)
+            (found,) = self.tables.execute(connection, f"{_COUNT}{where}", *held.values())
+            return self._with_tags(connection, map(article_in, rows)), found[0]
+
+    def history(self, id: str) -> Sequence[Moved]:
+        """Return how a post came to its status, also of one that was deleted."""
+        return [Moved(*row) for row in self.tables.read(_HISTORY, id)]
+
+    # --- comments ------------------------------------------------------------------
+
+    def comment(self, slug: str, author_id: str, body: str) -> Comment:
+        """Write a comment below a published post."""
+        now = self.tables.now
+        with self.changing() as connection:
+            post = _must_be_published(self.lock(connection, BY_SLUG, slug))
+            row = (new_id(self.engine), post.id, author_id, body, now, now)
+            self.tables.execute(connection, _ADD_COMMENT, *row)
+        return Comment(*row)
+
+    def comments(self, slug: str, *, skip: int = 0, limit: int = 100) -> Sequence[Comment]:
+        """Return the comments below a published post, the oldest first."""
+        post = _must_be_published(self.get(slug))
+        return [Comment(*row) for row in self.tables.read(_LIST_COMMENTS, post.id, limit, skip)]
+
+    def uncomment(self, slug: str, id: str, author_id: str) -> None:
+        """Delete a comment of the author's own."""
+        with self.changing() as connection:
+            post = self.lock(connection, BY_SLUG, slug)
+            found = self.tables.execute(connection, _COMMENT_AUTHOR, id, post.id)
+            if not found:
+                raise statuses.CommentNotFound(f"there is no comment {id} below {slug}")
+            if found[0][0] != author_id:
+                raise statuses.NotAuthor(f"the comment {id} is somebody else's")
+            self.tables.execute(connection, _DROP_COMMENT, id)
+
+    # --- how a row changes -----------------------------------------------------------
+
+    @contextmanager
+    def changing(self, connection: Any = None) -> Iterator[Any]:
+        """Open the transaction of one change, or go on in the caller's."""
+        if connection is not None:
+            yield connection
+            return
+        BEGINS()
+        with self.tables.writing() as opened:
+            yield opened
+            WRITTEN()
+        COMMITTED()
+
+    def lock(self, connection: Any, by: str, value: str) -> Article:
+        """Read a post, `BY_ID` or `BY_SLUG`, and let nobody change it until the transaction ends;
+        `PostNotFound` if there is none."""
+        return _only(self.tables.execute(connection, by + "{for_update}", value), value)
+
+    def move(
+        self, connection: Any, post: Article, to: str, cause: str, actor: str, **changes: Any
+    ) -> Article:
+        """Change the status of a post, and write the line of its history."""
+        if cause not in statuses.MOVES[post.status, to]:
+            raise ValueError(f"no post goes from {post.status} to {to} by {cause}")
+        moved = self.update(connection, post, status=to, **changes)
+        publication = moved.publication_id or post.publication_id
+        self.tables.execute(
+            connection, _ADD_MOVE, post.id, moved.updated_at, post.status, to, publication, cause,
+            actor,
+        )  # fmt: skip
+        return moved
+
+    def update(self, connection: Any, post: Article, **changes: Any) -> Article:
+        """Change fields of a post, if it still has the status and the publication that it was read
+        with."""
+        changes["updated_at"] = self.tables.now
+        columns = ", ".join(f"{name} = ?" for name in changes)
+        done = self.tables.execute(
+            connection,
+            f"UPDATE {_ARTICLES} SET {columns} WHERE id = ? AND status = ? "  # noqa: S608
+            "AND coalesce(publication_id, '') = ? RETURNING id",
+            *changes.values(), post.id, post.status, post.publication_id or "",
+        )  # fmt: skip
+        if not done:
+            raise statuses.InvalidStatus(
+                f"the post {post.id} was changed meanwhile; read it again", post.status
+            )
+        return replace(post, **changes)
+
+    def _to_draft(self, connection: Any, post: Article, cause: str, **changes: Any) -> Article:
+        return self.move(
+            connection, post, statuses.DRAFT, cause, post.author_id, publication_id=None,
+            stepped_at=None, sweeps=0, **_UNDECIDED, **changes,
+        )  # fmt: skip
+
+    def _lock_own(self, connection: Any, slug: str, author_id: str) -> Article:
+        post = self.lock(connection, BY_SLUG, slug)
+        if post.author_id != author_id:
+            raise statuses.NotAuthor(f"{slug} is somebody else's post")
+        return post
+
+    def _get(self, by: str, value: str) -> Article:
+        with self.tables.reading() as connection:
+            post = _only(self.tables.execute(connection, by, value), value)
+            return self._with_tags(connection, [post])[0]
+
+    def _insert(self, connection: Any, post: Article) -> Article:
+        """Add a row with the first free slug of its title."""
+        taken: frozenset[str] | None = None
+        for slug in slugs.candidates(post.title):
+            if taken is not None and slug in taken:
+                continue
+            made = replace(post, slug=slug)
+            # The key is the law: a transaction that has the slug and has not ended is waited for.
+            if self.tables.execute(connection, _INSERT, *_row_of(made)):
+                return made
+            if taken is None:
+                # All that begin with `slug-`: in ASCII, `.` comes after `-`.
+                rows = self.tables.execute(connection, _TAKEN, f"{slug}-", f"{slug}.")
+                taken = frozenset(name for (name,) in rows)
+        raise AssertionError("candidates have no end")
+
+    def _reserve_slug(self, connection: Any, post: Article, title: str) -> str:
+        """Return a free slug for a new title, by a row that is there and gone in this transaction:
+        a conflict of an UPDATE would end the transaction on PostgreSQL."""
+        stand_in = self._insert(connection, replace(post, id=str(uuid4()), title=title))
+        self.tables.execute(connection, _DELETE, stand_in.id)
+        return stand_in.slug
+
+    def _put_tags(self, connection: Any, post: Article) -> None:
+        for tag in post.tags:
+            self.tables.execute(connection, _ADD_TAG, post.id, tag)
+
+    def _with_tags(self, connection: Any, posts: Iterable[Article]) -> Sequence[Article]:
+        found = {post.id: post for post in posts}
+        if not found:
+            return []
+        marks = ", ".join("?" * len(found))
+        tags: dict[str, list[str]] = {}
+        for id, tag in self.tables.execute(
+            connection,
+            "SELECT article_id, tag FROM {schema}.publishing_tags "  # noqa: S608
+            f"WHERE article_id IN ({marks}) ORDER BY tag",
+            *found,
+        ):
+            tags.setdefault(id, []).append(tag)
+        return [replace(post, tags=tuple(tags.get(id, ()))) for id, post in found.items()]
+
+
+_UNDECIDED: Final = dict.fromkeys(("verdict", "preview_url", "moderation_reason", "error_message"))
+"""What a publication has before its first step."""
+
+
+def article_in(row: Row) -> Article:
+    """Return the post of a row, without its tags."""
+    return Article(**dict(zip(_FIELDS, row, strict=True)))
+
+
+def _row_of(post: Article) -> Row:
+    return tuple(getattr(post, name) for name in _FIELDS)
+
+
+def _only(rows: Sequence[Row], value: str) -> Article:
+    if not rows:
+        raise statuses.PostNotFound(f"there is no post {value}")
+    return article_in(rows[0])
+
+
+def _must_be_published(post: Article) -> Article:
+    if post.status != statuses.PUBLISHED:
+        raise statuses.InvalidStatus(
+            f"{post.slug} is {post.status}; only published posts have comments", post.status
+        )
+    return post
