@@ -1,5 +1,6 @@
 """The routes of services, behind the same guard as ulak's own."""
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from ulak.auth.principal import JOBS_READ, JOBS_SUBMIT, VIEWER, AccessScope, Pri
 from ulak.errors import FlowError, ServiceError, StoreError, UlakError
 from ulak.service import Service, attach
 from ulak.settings import Settings
-from ulak.web import Access, Caller, Routes
+from ulak.web import PUBLIC, Access, Caller, Routes
 
 
 def service(*routers, access=(), name="letters"):
@@ -179,15 +180,84 @@ def test_a_route_may_take_callers_of_the_platform_by_token_only(engine, ask, rou
 
 
 @pytest.mark.shows("E-69")
-def test_an_envelope_adds_members_and_takes_none_away(engine, ask, router):
+def test_an_envelope_adds_and_replaces_members_and_leaves_the_status(engine, ask, router):
     def envelope(document):
-        return {"error": document["code"].upper(), "status": 200, "detail": "all is well"}
+        said = {"code": "not_authenticated", "message": document["detail"], "detail": "come in"}
+        if wrong := document.get("errors"):
+            said = {"errors": [{"field": e["parameter"], "message": "wrong"} for e in wrong]}
+        return {"success": False, "status": 200, **said}
 
-    routes = Routes([router], [READ, WRITE], envelope=envelope)
+    @router.get("/copies")
+    def copies(number: int) -> int:
+        return number
+
+    lines = [READ, WRITE, Access("GET", "/letters/copies", PUBLIC)]
+    routes = Routes([router], lines, envelope=envelope)
     made = Service("letters", attach=lambda *_: None, routes=lambda *_: routes)
-    told = ask(served(engine, made, identity=Known()), "/letters/papers").json()
-    assert (told["error"], told["status"]) == ("UNAUTHENTICATED", 401)
-    assert told["detail"].startswith("send an API key")
+    app = served(engine, made, identity=Known())
+    answer = ask(app, "/letters/papers")
+    told = answer.json()
+    assert (answer.status_code, told["status"], told["title"]) == (401, 401, "Unauthorized")
+    assert (told["code"], told["detail"], told["success"]) == (
+        "not_authenticated",
+        "come in",
+        False,
+    )
+    assert told["message"].startswith("send an API key")
+    assert answer.headers["www-authenticate"].startswith("Bearer ")
+    told = ask(app, "/letters/copies?number=many").json()
+    assert (told["code"], told["errors"]) == (
+        "bad-input", [{"field": "number", "message": "wrong"}],
+    )  # fmt: skip
+
+
+class Remembering:
+    """Knows everybody; whom it has seen it remembers."""
+
+    def __init__(self):
+        self.seen, self.asked = {}, []
+
+    def recall(self, credential):
+        return self.seen.get(credential)
+
+    def authenticate(self, credential):
+        self.asked.append((credential, threading.current_thread() is threading.main_thread()))
+        if credential == "nobody":
+            return None
+        self.seen[credential] = Principal(credential, tenant=None, roles=frozenset({VIEWER}))
+        return self.seen[credential]
+
+
+@pytest.mark.shows("E-69")
+def test_an_authenticator_of_a_service_may_remember_and_costs_no_thread_then(engine, ask, router):
+    known = Remembering()
+    line = replace(READ, authenticate=known, schemes=("Token",))
+    app = served(engine, service(router, access=[line, WRITE]))
+    ada = {"Authorization": "Token ada"}
+    for _ in range(3):
+        assert ask(app, "/letters/papers", headers=ada).json() == {"for": "ada"}
+    assert known.asked == [("ada", False)]
+    with pytest.raises(UlakError, match="GET /letters/papers: authenticate= takes a function"):
+        served(engine, service(router, access=[replace(READ, authenticate=object()), WRITE]))
+    assert ask(app, "/letters/papers", headers={"Authorization": "Token nobody"}).status_code == 401
+    assert ask(app, "/letters/papers").status_code == 401
+
+
+def test_on_a_public_route_a_credential_may_be_left_out_and_one_that_is_sent_must_be_good(
+    engine, ask, router
+):
+    line = replace(READ, scope=PUBLIC, authenticate=Remembering(), schemes=("Bearer",))
+    app = served(engine, service(router, access=[line, WRITE]))
+    assert ask(app, "/letters/papers").json() == {"for": ""}
+    known = ask(app, "/letters/papers", headers={"Authorization": "Bearer ada"})
+    assert known.json() == {"for": "ada"}
+    for wrong in ("Bearer nobody", "Token ada", "Bearer "):
+        assert ask(app, "/letters/papers", headers={"Authorization": wrong}).status_code == 401
+    operation = app.openapi()["paths"]["/letters/papers"]["get"]
+    assert operation["security"] == [{}, {"bearer": []}]
+    assert "A credential may be left out." in operation["description"]
+    assert "401" in operation["responses"]
+    assert "403" not in operation["responses"]
 
 
 @pytest.mark.shows("E-69")

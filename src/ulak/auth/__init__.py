@@ -1,5 +1,8 @@
 """Who is asking: principals, API keys, people and tokens, one system for every surface."""
 
+from ulak.auth.api_keys import Keys
+from ulak.auth.directory import Directory
+from ulak.auth.passwords import hash_password, is_password
 from ulak.auth.principal import (
     ADMIN,
     JOBS_ACT,
@@ -25,5 +28,9 @@ __all__ = [
     "SERVICE",
     "VIEWER",
     "AccessScope",
+    "Directory",
+    "Keys",
     "Principal",
+    "hash_password",
+    "is_password",
 ]

@@ -188,7 +188,7 @@ class Directory:
         must_act(actor, note)
         row = self._new(USER, name, grant, hash="", expires_at=None, by=actor)
         must_cover(giver, principal_of(row), self.scopes)
-        row = row._replace(hash=passwords.hash_of(password))
+        row = row._replace(hash=passwords.hash_password(password))
         if not self._store.add_credential(row, act=CREATED, actor=actor, note=note):
             # A name in old trails means one person, so one that was disabled is not free again.
             raise BadInput(f"there is a user {name}, or there was one; choose another name")
@@ -202,7 +202,7 @@ class Directory:
         user is disabled; `Forbidden`: the user may do more than the giver."""
         user = _must_be_enabled(self._find_user(name))
         must_cover(giver, principal_of(user), self.scopes)
-        hash = passwords.hash_of(password)
+        hash = passwords.hash_password(password)
         changed = self._change(
             lambda: self._find_user(name),
             lambda row: _must_be_enabled(row)._replace(hash=hash),

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from hashlib import sha256
 from hmac import compare_digest
-from typing import Final, NamedTuple
+from typing import Final
 
-from ulak.auth import passwords, secrets
+from ulak.auth import passwords
+from ulak.auth.api_keys import Remembered, find_shown, note_use, read_key
 from ulak.auth.credentials import is_name, must_be_active, principal_of, state_of
 from ulak.auth.directory import Directory
 from ulak.auth.principal import ADMIN, Principal
 from ulak.auth.tokens import Claims, Tokens, is_token
-from ulak.clock import SECOND, Clock, Duration, Instant, read_micros, to_datetime
-from ulak.errors import Overloaded, StoreError, Unauthenticated
-from ulak.store.credentials import KEY, LINK, USER
+from ulak.clock import SECOND, Duration, Instant, read_micros, to_datetime
+from ulak.errors import Overloaded, Unauthenticated
+from ulak.store.credentials import LINK, USER
 from ulak.store.protocol import CredentialRow, Store
-
-log = logging.getLogger("ulak.auth")
 
 SPENT: Final = "spent"
 FIRST: Final = "admin"
@@ -30,8 +27,6 @@ LOGIN_LIFE: Final = timedelta(hours=24)
 
 # Each takes 64 MiB and a core for a moment: more at once would starve everybody else.
 MOST_VERIFICATIONS: Final = 4
-
-_MINUTE = 60 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +80,14 @@ class Identity(Directory):
         return principal
 
     def _by_key(self, text: str, now: Instant) -> tuple[Principal, Instant | None]:
-        row = self._shown(KEY, text)
-        if row is None and self._first_key and compare_digest(text, self._first_key):
-            self.adopt_first_key()
-            row = self._shown(KEY, text)
-        if row is None:
-            raise Unauthenticated("nobody has this key", reason="unknown")
-        must_be_active(row, now)
-        self._note_use(row, now)
-        return principal_of(row), row.expires_at
+        try:
+            return read_key(self._store, text, now)
+        except Unauthenticated as error:
+            is_first = error.reason == "unknown" and compare_digest(text, self._first_key)
+            if not is_first:
+                raise
+        self.adopt_first_key()
+        return read_key(self._store, text, now)
 
     def _by_token(self, text: str, now: Instant) -> tuple[Principal, Instant | None]:
         claims = self._tokens.read(text, now)
@@ -114,23 +108,6 @@ class Identity(Directory):
             must_be_active(row, now)
         return row
 
-    def _shown(self, kind: str, text: str) -> CredentialRow | None:
-        row = self._store.find_credential(kind, secrets.id_of(text))
-        is_right = secrets.is_hash_of(text, None if row is None else row.hash)
-        return row if is_right else None
-
-    def _note_use(self, row: CredentialRow, now: Instant) -> None:
-        """Keep the minute of a use, once a minute, over all processes. Nobody fails for it."""
-        minute = now - now % _MINUTE
-        if row.used_at is not None and row.used_at >= minute:
-            return
-        try:
-            self._store.note_use(row.kind, row.id, minute)
-        except StoreError:
-            log.warning(
-                "a use was not noted", extra={"credential": f"{row.kind}/{row.id}"}, exc_info=True
-            )  # fmt: skip
-
     def login(self, name: str, password: str) -> Login:
         """Let a person in who knows the password. An unknown name takes as long as a wrong
         password, and is answered alike. Raises `Unauthenticated`: the name or the password is
@@ -142,14 +119,14 @@ class Identity(Directory):
             )
         try:
             row = self._store.find_credential(USER, name) if is_name(name) else None
-            is_right = passwords.is_hash_of(password, None if row is None else row.hash)
+            is_right = passwords.is_password(password, None if row is None else row.hash)
         finally:
             self._verifying.release()
         if row is None or not is_right:
             raise Unauthenticated("the name or the password is wrong", reason="unknown")
         now = self._now()
         must_be_active(row, now)
-        self._note_use(row, now)
+        note_use(self._store, row, now)
         return self._login(row, now)
 
     def spend_link(self, text: str) -> Login:
@@ -157,7 +134,7 @@ class Identity(Directory):
         `Unauthenticated`: it is no link, it was spent, or it has expired; the message names the
         command that prints another."""
         try:
-            row, now = self._shown(LINK, text), self._now()
+            row, now = find_shown(self._store, LINK, text), self._now()
         except Unauthenticated as error:
             raise _dead_link("is not whole", reason=error.reason) from None
         if row is None:  # links that are over are forgotten after a while
@@ -192,58 +169,3 @@ def _ended() -> Unauthenticated:
 
 def _dead_link(why: str, *, reason: str) -> Unauthenticated:
     return Unauthenticated(f"this link {why}; `ulak link` prints another", reason=reason)
-
-
-# Revocation acts within five seconds in every process. What was read may have been on its way
-# for a while, so a good part of the five is left.
-SPAN_US: Final = 2 * SECOND
-
-# A guess: more callers than one process serves in two seconds, in a few megabytes.
-MOST_REMEMBERED: Final = 10_000
-
-
-class _Seen(NamedTuple):
-    principal: Principal
-    asked_at: Instant
-    until: Instant
-
-
-class Remembered:
-    """Principals under the SHA-256 of their credentials, never the credentials themselves. Of more
-    than `most` the oldest go first."""
-
-    def __init__(self, clock: Clock, *, most: int = MOST_REMEMBERED) -> None:
-        self._clock = clock
-        self._most = most
-        self._seen: dict[bytes, _Seen] = {}
-        self._lock = threading.Lock()
-
-    def find(self, credential: str) -> Principal | None:
-        seen = self._seen.get(_mark(credential))
-        # Not before it was asked either: a clock that went back proves nothing.
-        if seen is None or not seen.asked_at <= self._clock.now() < seen.until:
-            return None
-        return seen.principal
-
-    def keep(
-        self,
-        credential: str,
-        principal: Principal,
-        *,
-        asked_at: Instant,
-        expires_at: Instant | None,
-    ) -> None:
-        """Remember who this is, from when the store was asked, never longer than it is good."""
-        until = asked_at + SPAN_US
-        if expires_at is not None:
-            until = min(until, expires_at)
-        mark = _mark(credential)
-        with self._lock:
-            self._seen.pop(mark, None)
-            while len(self._seen) >= self._most:
-                del self._seen[next(iter(self._seen))]
-            self._seen[mark] = _Seen(principal, asked_at, until)
-
-
-def _mark(credential: str) -> bytes:
-    return sha256(credential.encode("utf-8", "surrogatepass")).digest()

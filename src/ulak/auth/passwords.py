@@ -13,28 +13,32 @@ if TYPE_CHECKING:
 SHORTEST: Final = 8
 LONGEST: Final = 1024
 
-# Of a password that nobody has, with the terms that hash_of uses: to verify it takes as long.
+# Of a password that nobody has, with the terms of every other: to verify it takes as long.
 NOBODYS: Final = (
     "$argon2id$v=19$m=65536,t=3,p=4$QQJvgt7HwN3p7Diuvn3YEA"
     "$LJavh8UyINAonwazl/5ZC6lFO6/JA56JJNic0wEMG1A"
 )
 
 
-def hash_of(password: str) -> str:
-    """Return what is stored of a password. Raises `BadInput`: it is too short or too long, or
-    nobody could type it; `NotSupported`: argon2-cffi is not installed."""
-    if not SHORTEST <= len(password) <= LONGEST:
+def hash_password(password: str, *, shortest: int = SHORTEST, longest: int = LONGEST) -> str:
+    """Return what is stored of a password: an argon2id hash with a salt of its own. It takes 64 MiB
+    and a core for a moment, so call it on a thread. Raises `BadInput`: the password is too short or
+    too long, or nobody could type it; `NotSupported`: argon2-cffi is not installed."""
+    normal = _normal(password)
+    if not shortest <= len(password) <= longest:
         raise BadInput(
-            f"the password has {len(password)} characters; write {SHORTEST} to {LONGEST}"
+            f"the password has {len(password)} characters; write {shortest} to {longest}"
         )
     if not password.isprintable():
         raise BadInput("the password holds a character that cannot be typed; choose another")
-    return _hasher().hash(_normal(password))
+    return _hasher().hash(normal)
 
 
-def is_hash_of(password: str, stored: str | None) -> bool:
-    """Tell whether this is the hash of a password. With None, for a person whom nobody knows, it
-    takes as long and is never so. Raises `NotSupported`: argon2-cffi is not installed."""
+def is_password(password: str, stored: str | None) -> bool:
+    """Tell whether a hash that is stored is that of this password. With None, for a person whom
+    nobody knows, it takes as long and is never so. It takes 64 MiB and a core for a moment: call it
+    on a thread, and bound how many do so at once. Raises `NotSupported`: argon2-cffi is not
+    installed."""
     hasher = _hasher()
     from argon2.exceptions import InvalidHashError, VerificationError
 

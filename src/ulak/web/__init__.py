@@ -1,13 +1,27 @@
 """The HTTP surface. Needs the extra `ulak[web]`."""
 
 try:
-    from ulak.web.access import KNOWN, PUBLIC, Access, Routes
+    from ulak.web.access import KNOWN, PUBLIC, Access, Authenticator, Routes
     from ulak.web.callers import Caller, guarded_router
     from ulak.web.factory import app
+    from ulak.web.idempotency import IdempotentRoute, idempotent_route
+    from ulak.web.slash_route import SlashRoute
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"ulak.web needs {error.name}, which is not installed; pip install 'ulak[web]'",
         name=error.name,
     ) from error
 
-__all__ = ["KNOWN", "PUBLIC", "Access", "Caller", "Routes", "app", "guarded_router"]
+__all__ = [
+    "KNOWN",
+    "PUBLIC",
+    "Access",
+    "Authenticator",
+    "Caller",
+    "IdempotentRoute",
+    "Routes",
+    "SlashRoute",
+    "app",
+    "guarded_router",
+    "idempotent_route",
+]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from fastapi import APIRouter, routing
 from fastapi.routing import APIRoute
@@ -32,6 +32,19 @@ Authenticate = Callable[[str], principal.Principal | None]
 called on a thread."""
 
 
+@runtime_checkable
+class Authenticator(Protocol):
+    """Tells who a credential is, and may remember it for a moment."""
+
+    def recall(self, credential: str) -> principal.Principal | None:
+        """Return who this is, if that is known without waiting for anything; it is called on the
+        loop. None: `authenticate` is asked."""
+
+    def authenticate(self, credential: str) -> principal.Principal | None:
+        """Return who this is. It is called on a thread; None, or `Unauthenticated` that is raised,
+        says that the credential is not good."""
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """One line: what a call needs."""
@@ -42,9 +55,10 @@ class Access:
     """An `AccessScope`, or the name of one that the platform or the service declares."""
     about: About = "all"
     _: KW_ONLY
-    authenticate: Authenticate | None = None
+    authenticate: Authenticate | Authenticator | None = None
     """Knows the callers of this route, instead of the platform's identity: a service's own users.
-    It is asked even where the application asks nobody else."""
+    It is asked even where the application asks nobody else. On a `PUBLIC` route a caller may send
+    no credential; one that is sent must be good."""
     schemes: tuple[str, ...] = ()
     """The schemes of `Authorization` that the route takes, such as `("Token",)`, and no other
     header then. Without any, a route of the platform's identity takes `Bearer`, `Token`, the
@@ -56,6 +70,11 @@ class Access:
     @property
     def is_public(self) -> bool:
         return self.scope == PUBLIC
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether a caller may send a credential, and need not."""
+        return self.is_public and self.authenticate is not None
 
     @property
     def needed(self) -> principal.AccessScope | None:
@@ -151,6 +170,30 @@ ACCESS: Final = table(
 )
 
 
+ALWAYS: Final = frozenset(
+    {"/health", "/health/live", "/health/ready", "/metrics", "/openapi.json", "/docs"}
+)
+"""The paths that every application serves, also one without the platform's own routes."""
+
+
+def platform_lines(
+    *, platform_routes: bool = True, swagger: bool = False
+) -> Mapping[tuple[str, str], Access]:
+    """Return the lines of what an application serves besides the routes of services."""
+    lines = dict(ACCESS)
+    if not platform_routes:
+        # Nobody logs in there, so there is no cookie; a credential comes in one way.
+        lines = {
+            at: replace(line, schemes=("Bearer", "Token"))
+            for at, line in ACCESS.items()
+            if line.path in ALWAYS
+        }
+    if swagger:
+        shown = ("/openapi.json", "/docs", "/docs/{name}")
+        lines |= table(Access("GET", path, PUBLIC) for path in shown)
+    return lines
+
+
 ReadMetrics = Callable[[], Iterable[Metric]]
 
 
@@ -168,7 +211,8 @@ class Routes:
     may be what is counted. It must ask nobody."""
     envelope: Envelope | None = None
     """Returns, for the problem document of any error of these routes, the members that the
-    service's specification names besides. It must not fail."""
+    service's specification names: they are added, or take the place of those that the document
+    has, except `status`. It must not fail."""
 
 
 class Routed(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, params
 from fastapi.exceptions import RequestValidationError
@@ -14,7 +14,7 @@ from ulak.auth.principal import ANONYMOUS, ANYBODY, CURRENT_REQUEST, METRICS_REA
 from ulak.engine.engine import Engine
 from ulak.engine.view import Job
 from ulak.errors import Forbidden, JobNotFound, UlakError, Unauthenticated
-from ulak.web.access import ACCESS, PUBLIC, Access, Authenticate, each_route
+from ulak.web.access import PUBLIC, Access, Authenticate, Authenticator, each_route
 from ulak.web.problems import SCHEME
 
 PRINCIPAL = "ulak.principal"
@@ -28,28 +28,50 @@ _SCHEMES = ("Bearer", "Token")
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class Authenticator(Protocol):
-    """Tells who a credential is. Both verbs raise `Unauthenticated` when it is not good."""
+class _Function:
+    """A function in the place of an authenticator: it remembers nobody."""
+
+    def __init__(self, function: Authenticate) -> None:
+        self._function = function
 
     def recall(self, credential: str) -> Principal | None:
-        """Return what was seen a moment ago; None when the store must be read."""
+        return None
 
-    def authenticate(self, credential: str) -> Principal: ...
+    def authenticate(self, credential: str) -> Principal | None:
+        return self._function(credential)
+
+
+def _authenticator_of(line: Access, identity: Authenticator | None) -> Authenticator | None:
+    """Return who is asked about the callers of a route; None when nobody is. Raises `UlakError`:
+    the line names something that cannot be asked."""
+    if line.authenticate is None:
+        return None if line.is_public else identity
+    if isinstance(line.authenticate, Authenticator):
+        return line.authenticate
+    if not callable(line.authenticate):
+        raise UlakError(
+            f"{line.method} {line.path}: authenticate= takes a function of the credential, or an "
+            "object that has recall and authenticate"
+        )
+    return _Function(line.authenticate)
 
 
 class Guard:
-    """Stands before every route of one application."""
+    """Stands before every route of one application. The platform's own routes have the lines of
+    `own`: to them, a parameter that they do not have is an error."""
 
     def __init__(
         self,
         identity: Authenticator | None,
         access: Mapping[tuple[str, str], Access],
         *,
+        own: Mapping[tuple[str, str], Access],
         open: Callable[[], object],
     ) -> None:
+        self.own = own
         self._open = open
-        self._identity = identity
         self._access = access
+        self._authenticators = {at: _authenticator_of(x, identity) for at, x in access.items()}
 
     def check(self, app: FastAPI) -> None:
         """Refuse to start with a route that nobody has thought about. Raises `UlakError`: naming
@@ -62,27 +84,25 @@ class Guard:
         """Return who calls. Raises `Unauthenticated`: nobody who is known; `Forbidden`: somebody
         who may not."""
         method = "GET" if request.method == "HEAD" else request.method
-        line = self._access[method, request.scope["route"].path]
-        if line.is_public or (self._identity is None and line.authenticate is None):
+        at = method, request.scope["route"].path
+        line, authenticator = self._access[at], self._authenticators[at]
+        if authenticator is None or (line.is_public and "Authorization" not in request.headers):
             return ANYBODY
         if line.takes:
             request.scope[SCHEME] = line.takes[0]
         credential = _credential(request, line)
-        identity, principal = self._identity, None
-        if line.authenticate is not None:
-            principal = await asyncio.to_thread(self._ask, line.authenticate, credential)
-        elif identity is not None and (principal := identity.recall(credential)) is None:
-            principal = await asyncio.to_thread(self._ask, identity.authenticate, credential)
-        assert principal is not None  # noqa: S101 - without an identity the route is open
+        principal = authenticator.recall(credential)
+        if principal is None:
+            principal = await asyncio.to_thread(self._ask, authenticator, credential)
         if (current := CURRENT_REQUEST.get()) is not None:
             current.principal = principal.name
         if (needed := line.needed) is not None:
             principal.must(needed)
         return principal
 
-    def _ask(self, authenticate: Authenticate, credential: str) -> Principal:
+    def _ask(self, authenticator: Authenticator, credential: str) -> Principal:
         self._open()  # the first request may be the first that anybody asks of the store
-        principal = authenticate(credential)
+        principal = authenticator.authenticate(credential)
         if principal is None:
             raise Unauthenticated("nobody has this credential", reason="unknown")
         return principal
@@ -108,8 +128,8 @@ async def caller(request: Request) -> Principal:
 def _refuse_unknown_parameters(request: Request) -> None:
     """Refuse a parameter that the route does not have: a misspelt one would be done without.
     Probes, scrapers and links may carry any; a service decides about its own routes."""
-    route = request.scope["route"]
-    line = ACCESS.get((request.method, route.path))
+    route, guard = request.scope["route"], request.app.state.guard
+    line = guard.own.get((request.method, route.path))
     if line is None or line.scope in (PUBLIC, METRICS_READ):
         return
     known: set[str] = set()

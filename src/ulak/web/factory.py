@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 
 from ulak import settings, wiring
 from ulak.auth.identity import Identity
@@ -16,8 +16,8 @@ from ulak.engine.bulk import Bulk
 from ulak.engine.engine import Engine
 from ulak.idempotency import Guard as IdempotencyGuard
 from ulak.web import idempotency, openapi, pages, problems
-from ulak.web.access import ACCESS, Routed, make_routes, merged
-from ulak.web.callers import Authenticator, Guard, caller, serve
+from ulak.web.access import Authenticator, Routed, make_routes, merged, platform_lines
+from ulak.web.callers import Guard, caller, serve
 from ulak.web.metrics import Metrics
 from ulak.web.middleware import BodyLimit, Correlation, ObserveRequests
 from ulak.web.routes import bulk, flow_control, flows, health, jobs
@@ -34,6 +34,8 @@ def app(
     services: Sequence[Routed] = (),
     guard: IdempotencyGuard | None = None,
     platform: settings.Settings | None = None,
+    platform_routes: bool = True,
+    swagger: bool = False,
 ) -> FastAPI:
     """Make the application of an engine, to be served alone or mounted in another one.
 
@@ -49,10 +51,16 @@ def app(
         guard: Where the records of idempotency keys are; by default as the settings say.
         platform: The settings that name the program, for the page at `/`, which everybody may
             read: it has the program's name and the command that prints a link to log in.
+        platform_routes: False serves the routes of the services, `/health` with its probes,
+            `/metrics`, `/openapi.json` and `/docs`, and nothing else of the platform's. The
+            document is then about the services alone.
+        swagger: Makes `/docs` the page of Swagger UI, which tries operations out. It and
+            `/openapi.json` are then for everybody.
 
     Raises:
         BadInput: a setting cannot be used, ULAK_SECRET is needed and not set, or in production
             nothing would be kept of idempotency keys.
+        NotSupported: `swagger=True` needs a package that is not installed.
         UlakError: a service is not attached; or a route of one has no line that says who may
             call it, or is taken.
     """
@@ -62,41 +70,27 @@ def app(
     if isinstance(identity, Identity):
         identity.scopes = scopes
     brought = make_routes(services, engine)
-    access = merged(ACCESS, brought, scopes)
+    own = platform_lines(platform_routes=platform_routes, swagger=swagger)
+    access = merged(own, brought, scopes)
     made = FastAPI(
         title="ulak", docs_url=None, redoc_url=None, openapi_url=None,
         dependencies=[Depends(caller)],
     )  # fmt: skip
-    made.state.guard = callers = Guard(identity, access, open=engine.open)
-    # What confirms a bulk act is signed, so that every process behind one address can check it.
-    signing = identity.derive("bulk") if isinstance(identity, Identity) else secrets.token_bytes()
-    crowds = Bulk(engine, signing)
-    platform = settings.Settings() if platform is None else platform
-    kept = wiring.idempotency_settings()
-    if guard is None:
-        guard = wiring.guard_of(engine, settings.load().env, kept)
+    made.state.guard = callers = Guard(identity, access, own=own, open=engine.open)
     made.state.hub = hub = Hub(engine)
     read_too = [routes.metrics for routes in brought.values() if routes.metrics is not None]
     counted = [routes.tallies for routes in brought.values() if routes.tallies is not None]
     made.state.metrics = shown = Metrics(engine, read_too, counted)
     served = [
-        pages.router(platform, has_links=isinstance(identity, Identity)),
         health.health_router(engine, unready),
-        jobs.jobs_router(engine, guard, kept),
-        jobs.acts_router(engine),
-        bulk.bulk_router(crowds),
-        identity_routes.audit_router(engine),
-        openapi.router(),
-        flows.flows_router(engine),
-        flow_control.queues_router(engine),
-        flow_control.limits_router(engine),
-        flows.schedules_router(engine),
-        bulk.dead_letters_router(engine, crowds),
-        streams.router(engine, hub),
+        openapi.router(swagger=swagger),
+        health.metrics_router(shown),
     ]
-    if isinstance(identity, Identity):
-        served.append(identity_routes.identity_router(engine, identity, platform))
-    for router in (*served, health.metrics_router(shown)):
+    if platform_routes:
+        who = identity if isinstance(identity, Identity) else None
+        platform = settings.Settings() if platform is None else platform
+        served += _routers_of(engine, who, guard, hub, platform)
+    for router in served:
         serve(made, router)
     made.state.envelopes = {}
     for name, routes in brought.items():
@@ -107,9 +101,45 @@ def app(
     callers.check(made)
     idempotency.check(made)
     # FastAPI's own way to have a document of one's own.
-    made.openapi = functools.cache(lambda: openapi.document_of(made, access, scopes))  # type: ignore[method-assign]
+    made.openapi = functools.cache(  # type: ignore[method-assign]
+        lambda: openapi.document_of(
+            made, access, scopes, services=None if platform_routes else brought, swagger=swagger
+        )
+    )
     problems.install(made)
     made.add_middleware(BodyLimit)
     made.add_middleware(ObserveRequests, engine=engine, requests=shown.requests)
     made.add_middleware(Correlation)
+    return made
+
+
+def _routers_of(
+    engine: Engine,
+    identity: Identity | None,
+    guard: IdempotencyGuard | None,
+    hub: Hub,
+    platform: settings.Settings,
+) -> list[APIRouter]:
+    """Make the platform's own routes, without those that every application serves."""
+    # What confirms a bulk act is signed, so that every process behind one address can check it.
+    signing = secrets.token_bytes() if identity is None else identity.derive("bulk")
+    crowds = Bulk(engine, signing)
+    kept = wiring.idempotency_settings()
+    if guard is None:
+        guard = wiring.guard_of(engine, settings.load().env, kept)
+    made = [
+        pages.router(platform, has_links=identity is not None),
+        jobs.jobs_router(engine, guard, kept),
+        jobs.acts_router(engine),
+        bulk.bulk_router(crowds),
+        identity_routes.audit_router(engine),
+        flows.flows_router(engine),
+        flow_control.queues_router(engine),
+        flow_control.limits_router(engine),
+        flows.schedules_router(engine),
+        bulk.dead_letters_router(engine, crowds),
+        streams.router(engine, hub),
+    ]
+    if identity is not None:
+        made.append(identity_routes.identity_router(engine, identity, platform))
     return made

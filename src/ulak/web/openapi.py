@@ -18,7 +18,7 @@ import ulak
 from ulak.auth.principal import SCOPES, Scopes
 from ulak.idempotency.key import HEADER as KEY
 from ulak.idempotency.key import REPLAYED
-from ulak.web import pages, schemas
+from ulak.web import pages, schemas, swagger_ui
 from ulak.web.access import KNOWN, PUBLIC, Access
 from ulak.web.callers import ALIASES, SESSION, guarded_router
 from ulak.web.pages import REF, example_of, resolved
@@ -91,22 +91,33 @@ _SENTENCE: Final = re.compile(r"(.+?[.;:!?])(?:\s+|$)(.*)", re.S)
 
 
 def document_of(
-    app: FastAPI, access: Mapping[tuple[str, str], Access], scopes: Scopes = SCOPES
+    app: FastAPI,
+    access: Mapping[tuple[str, str], Access],
+    scopes: Scopes = SCOPES,
+    *,
+    services: Iterable[str] | None = None,
+    swagger: bool = False,
 ) -> Document:
     """Make the document of an application whose every route has a line of access; `scopes` are
-    those that keys and people may be narrowed to."""
+    those that keys and people may be narrowed to. With the names of `services` it is about their
+    routes alone; for `swagger`, every scheme is one by which Swagger UI can ask."""
+    about: Document = {
+        "title": "ulak", "description": ABOUT.replace("\n", " "),
+        "license_info": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+    }  # fmt: skip
+    if services is not None:
+        names = ", ".join(services) or "ulak"
+        about = {"title": names, "description": f"The routes of {names}, and its probes."}
     made: Document = get_openapi(
-        title="ulak", version=ulak.__version__, openapi_version=VERSION,
-        description=ABOUT.replace("\n", " "), routes=app.routes,
-        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
-    )  # fmt: skip
+        version=ulak.__version__, openapi_version=VERSION, routes=app.routes, **about
+    )
     lines = {(line.method, _written(line.path)): line for line in access.values()}
     components = made.setdefault("components", {})
     described = components.setdefault("schemas", {})
     for validation in ("HTTPValidationError", "ValidationError"):
         described.pop(validation, None)
     described["Problem"] = schemas.Problem.model_json_schema(ref_template=f"{REF}{{model}}")
-    components["securitySchemes"] = _schemes(access.values())
+    components["securitySchemes"] = _schemes(access.values(), swagger=swagger)
     for grant in ("NewKey", "NewUser"):
         if grant in described:
             described[grant]["properties"]["scopes"]["items"]["enum"] = [str(s) for s in scopes]
@@ -127,14 +138,19 @@ def operations_of(document: Document) -> Iterator[tuple[str, str, Operation]]:
             yield path, method.upper(), operation
 
 
-def router() -> APIRouter:
-    """Make the routes of the document and of the page that is made from it."""
+def router(*, swagger: bool = False) -> APIRouter:
+    """Make the routes of the document and of the page that is made from it, by us or by Swagger UI.
+    Raises `NotSupported`: Swagger UI is not installed."""
     routes = guarded_router(tags=["documents"])
 
     @routes.get("/openapi.json", response_model=dict[str, Any])
     async def openapi(request: Request) -> Response:
         """Read the OpenAPI document."""
         return answer(_served(request))
+
+    if swagger:
+        swagger_ui.add_pages(routes)
+        return routes
 
     @routes.get("/docs", response_class=HTMLResponse)
     async def docs(request: Request) -> HTMLResponse:
@@ -187,6 +203,8 @@ def _say(operation: Operation, line: Access) -> None:
     rest = rest[:1].upper() + rest[1:]
     operation["summary"] = first.rstrip(".;:")
     needs = {PUBLIC: "Needs no credential.", KNOWN: "Needs a good credential."}.get(line.scope)
+    if line.is_optional:
+        needs = "A credential may be left out."
     if needs is None:
         assert line.needed is not None  # noqa: S101 - it is neither of those above
         needs = f"Needs `{line.scope}`: to {line.needed.allows}."
@@ -194,21 +212,34 @@ def _say(operation: Operation, line: Access) -> None:
 
 
 def _security(line: Access) -> list[dict[str, list[str]]]:
-    if line.is_public:
+    if line.is_public and not line.is_optional:
         return []
-    scopes = [] if line.scope == KNOWN else [str(line.scope)]
+    scopes = [] if line.scope in (KNOWN, PUBLIC) else [str(line.scope)]
     schemes = line.takes or (*SCHEMES, *line.headers)
-    return [{scheme.lower(): scopes} for scheme in schemes]
+    found = [{scheme.lower(): scopes} for scheme in schemes]
+    return [{}, *found] if line.is_optional else found
 
 
-def _schemes(lines: Iterable[Access]) -> Document:
+def _schemes(lines: Iterable[Access], *, swagger: bool) -> Document:
     """Describe every way in which a credential may come, those of services too."""
     made: Document = dict(SCHEMES)
+    used: set[str] = set()
     for line in lines:
+        used.update(*_security(line))
         made |= {name.lower(): _key_header(name) for name in line.headers}
-        for scheme in map(str.lower, line.takes):
-            made.setdefault(scheme, {"type": "http", "scheme": scheme})
-    return made
+        for scheme in line.takes:
+            # Of the schemes of HTTP, Swagger UI knows these two and sends nothing for others.
+            is_header = swagger and scheme.lower() not in ("bearer", "basic")
+            plain = {"type": "http", "scheme": scheme.lower()}
+            made.setdefault(scheme.lower(), _whole_header(scheme) if is_header else plain)
+    return {name: scheme for name, scheme in made.items() if name in used}
+
+
+def _whole_header(scheme: str) -> Document:
+    return {
+        "type": "apiKey", "in": "header", "name": "Authorization",
+        "description": f"Write the whole header: `{scheme} CREDENTIAL`.",
+    }  # fmt: skip
 
 
 def _plain_parameter(parameter: Document) -> None:
@@ -227,7 +258,7 @@ def _plain_parameter(parameter: Document) -> None:
 def _errors(operation: Operation, line: Access, path: str) -> Document:
     has_body = "requestBody" in operation
     found = [
-        *([] if line.is_public else [401, 403]),
+        *([401] if line.is_optional else [] if line.is_public else [401, 403]),
         *([404] if "{" in path else []),
         *([400, 413] if has_body else []),
         *([422] if has_body or operation.get("parameters") else []),

@@ -75,8 +75,8 @@ SCHEME = "ulak.scheme"
 """Where the scope of a connection may have the scheme by which its route wants a credential."""
 
 Envelope = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Returns the members that are added to a problem document, as a service's specification names
-them. A member that the document has already stays as it is."""
+"""Returns, for a problem document, the members that a service's specification names. They take the
+place of those that the document has; only `status` stays, which is that of the response."""
 
 
 def correlation_id(request: Request) -> str:
@@ -123,8 +123,7 @@ def _written(
     envelopes: dict[str, Envelope] = getattr(getattr(app, "state", None), "envelopes", {})
     # The members that the specification of a service names for its own routes.
     if (envelope := envelopes.get(getattr(route, "path", ""))) is not None:
-        added = envelope(document)
-        document |= {name: value for name, value in added.items() if name not in document}
+        document |= {**envelope(document), "status": status}
     return ProblemResponse(document, status, headers=said)
 
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from ulak.auth import identity as module
+from ulak.auth import api_keys as module
 from ulak.auth import secrets
 from ulak.auth.principal import Principal
 from ulak.errors import BadInput, Forbidden, NotFound, StoreError, Unauthenticated

@@ -36,9 +36,9 @@ def test_a_person_who_knows_the_password_is_let_in(office):
 def test_a_wrong_password_and_an_unknown_person_are_answered_alike(office, monkeypatch):
     office.user()
     verified = []
-    genuine = passwords.is_hash_of
+    genuine = passwords.is_password
     monkeypatch.setattr(
-        passwords, "is_hash_of", lambda *about: verified.append(about) or genuine(*about)
+        passwords, "is_password", lambda *about: verified.append(about) or genuine(*about)
     )
     said = set()
     for name, password in [("ada", "wrong"), ("bob", "correct horse"), ("\x00", "x"), ("", "")]:
@@ -58,7 +58,7 @@ def test_no_more_passwords_are_verified_at_once_than_the_machine_can_bear(office
         assert go_on.wait(120)
         return False
 
-    monkeypatch.setattr(passwords, "is_hash_of", hang)
+    monkeypatch.setattr(passwords, "is_password", hang)
     with ThreadPoolExecutor(module.MOST_VERIFICATIONS) as pool:
         trying = [
             pool.submit(office.here.login, "ada", "wrong") for _ in range(module.MOST_VERIFICATIONS)

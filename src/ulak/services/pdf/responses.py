@@ -79,7 +79,8 @@ class Refusal(ServiceError):
 
 
 def envelope(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what the specification's envelope adds to a problem of anybody's."""
+    """Return what the specification's envelope adds to a problem of anybody's; a refusal of the
+    service's own has these members already."""
     code, status = document["code"], document["status"]
     if code.startswith(_OF_KEYS):
         error_code = code.upper()
@@ -90,7 +91,7 @@ def envelope(document: Mapping[str, Any]) -> Mapping[str, Any]:
         added["details"] = {
             "fields": [{"field": e["parameter"], "message": e["message"]} for e in wrong]
         }
-    return added
+    return {name: value for name, value in added.items() if name not in document}
 
 
 def answering(unavailable: Callable[[Request, str], Awaitable[Response]]) -> type[IdempotentRoute]:
