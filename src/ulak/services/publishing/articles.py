@@ -7,18 +7,18 @@ history, and the next task of the saga is written with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from ulak import Engine
-from ulak.kit import FaultPoint
 from ulak.kit.clock import Instant
 from ulak.kit.ids import new_id
 from ulak.services.publishing import slugs, statuses
+from ulak.services.publishing.points import step
 from ulak.tables import Row, Schema, Tables
 
 if TYPE_CHECKING:
@@ -28,11 +28,6 @@ SCHEMA: Final = Schema(
     "posts", folder=files(__package__) / "sql" / "posts", version_table="publishing_posts_schema",
     why="a post, its history and its next task are one commit",
 )  # fmt: skip
-
-# Where a test may kill the process: around every change of a post.
-BEGINS: Final = FaultPoint("publishing.change-begins")
-WRITTEN: Final = FaultPoint("publishing.change-written")
-COMMITTED: Final = FaultPoint("publishing.change-committed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +146,7 @@ class Posts:
             new_id(self.engine), "", title, description, body, author_id, created_at=now,
             updated_at=now, tags=tuple(sorted(set(tags))),
         )  # fmt: skip
-        with self.changing() as connection:
+        with step("posts.create"), self.tables.writing() as connection:
             made = self._insert(connection, made)
             self._put_tags(connection, made)
         return made
@@ -161,7 +156,7 @@ class Posts:
     ) -> Article:
         """Change texts (`title`, `description`, `body`) and tags of a post. One that was rejected
         or failed is a draft again. Raises `LockedForPublication`: it is being published."""
-        with self.changing() as connection:
+        with step("posts.edit"), self.tables.writing() as connection:
             post = self._lock_own(connection, slug, author_id)
             if post.status == statuses.PENDING_PUBLISH:
                 raise statuses.LockedForPublication(
@@ -183,7 +178,7 @@ class Posts:
 
     def delete(self, slug: str, author_id: str) -> None:
         """Delete a post with its comments, however it stands; its history stays."""
-        with self.changing() as connection:
+        with step("posts.delete"), self.tables.writing() as connection:
             post = self._lock_own(connection, slug, author_id)
             for statement in (_DROP_TAGS, _DROP_COMMENTS, _DELETE):
                 self.tables.execute(connection, statement, post.id)
@@ -192,24 +187,25 @@ class Posts:
         """Begin the publication of a draft: a new publication id, and the first task of its saga.
         `connection` is an open transaction to do it in, before which `tables.ensure` was called.
         Raises `InvalidStatus`: it is no draft."""
-        with self.changing(connection) as connection:
-            post = self._lock_own(connection, slug, author_id)
+        own = self.tables.writing() if connection is None else nullcontext(connection)
+        with step("posts.publish"), own as opened:
+            post = self._lock_own(opened, slug, author_id)
             if post.status != statuses.DRAFT:
                 raise statuses.InvalidStatus(
                     f"{slug} is {post.status}; only a draft can be published", post.status
                 )
             pending = self.move(
-                connection, post, statuses.PENDING_PUBLISH, statuses.BY_AUTHOR, author_id,
+                opened, post, statuses.PENDING_PUBLISH, statuses.BY_AUTHOR, author_id,
                 publication_id=str(uuid4()), stepped_at=self.tables.now, sweeps=0, **_UNDECIDED,
             )  # fmt: skip
-            self.queue.put(connection, statuses.MODERATE, pending, requested_by=author_id)
-            return self._with_tags(connection, [pending])[0]
+            self.queue.put(opened, statuses.MODERATE, pending, requested_by=author_id)
+            return self._with_tags(opened, [pending])[0]
 
     def draft(self, slug: str, author_id: str) -> Article:
         """Take a post back to draft: withdraw its publication, or revise what was refused. What is
         still under way for that publication has no effect. Raises `InvalidStatus`: it is a draft
         or published."""
-        with self.changing() as connection:
+        with step("posts.draft"), self.tables.writing() as connection:
             post = self._lock_own(connection, slug, author_id)
             if (post.status, statuses.DRAFT) not in statuses.MOVES:
                 raise statuses.InvalidStatus(
@@ -251,7 +247,7 @@ class Posts:
     def comment(self, slug: str, author_id: str, body: str) -> Comment:
         """Write a comment below a published post."""
         now = self.tables.now
-        with self.changing() as connection:
+        with step("posts.comment"), self.tables.writing() as connection:
             post = _must_be_published(self.lock(connection, BY_SLUG, slug))
             row = (new_id(self.engine), post.id, author_id, body, now, now)
             self.tables.execute(connection, _ADD_COMMENT, *row)
@@ -264,7 +260,7 @@ class Posts:
 
     def uncomment(self, slug: str, id: str, author_id: str) -> None:
         """Delete a comment of the author's own."""
-        with self.changing() as connection:
+        with step("posts.uncomment"), self.tables.writing() as connection:
             post = self.lock(connection, BY_SLUG, slug)
             found = self.tables.execute(connection, _COMMENT_AUTHOR, id, post.id)
             if not found:
@@ -274,18 +270,6 @@ class Posts:
             self.tables.execute(connection, _DROP_COMMENT, id)
 
     # --- how a row changes -----------------------------------------------------------
-
-    @contextmanager
-    def changing(self, connection: Any = None) -> Iterator[Any]:
-        """Open the transaction of one change, or go on in the caller's."""
-        if connection is not None:
-            yield connection
-            return
-        BEGINS()
-        with self.tables.writing() as opened:
-            yield opened
-            WRITTEN()
-        COMMITTED()
 
     def lock(self, connection: Any, by: str, value: str) -> Article:
         """Read a post, `BY_ID` or `BY_SLUG`, and let nobody change it until the transaction ends;

@@ -61,8 +61,6 @@ REFUSED: Final = "reject"
 
 
 class PostNotFound(ServiceError):
-    """There is no such post."""
-
     code, status = "not_found", 404
 
 
@@ -71,8 +69,6 @@ class CommentNotFound(PostNotFound):
 
 
 class NotAuthor(ServiceError):
-    """The caller is not the author."""
-
     code, status = "not_author", 403
 
 
@@ -90,8 +86,6 @@ class InvalidStatus(Refused):
 
 
 class LockedForPublication(Refused):
-    """The post is being published, so its text is not to be changed."""
-
     code = "locked_for_publication"
 
 
@@ -102,14 +96,10 @@ class StalePublication(Refused):
 
 
 class AlreadyApproved(Refused):
-    """This publication was approved, so it can not be rejected."""
-
     code = "already_approved"
 
 
 class AlreadyRejected(Refused):
-    """This publication was rejected, so it can not be approved."""
-
     code = "already_rejected"
 
 
@@ -120,6 +110,4 @@ class StepDone(Refused):
 
 
 class PreviewMissing(Refused):
-    """The post has no preview yet."""
-
     code = "preview_missing"

@@ -1,0 +1,266 @@
+"""What the steps of a publication do to a post: the effects behind the internal endpoints.
+
+Each is one transaction: the post is locked and judged, its row and history are written, and the
+next task with them, so that no step relies on a worker that lives until it has sent something. To
+do a step twice changes nothing; a call about another publication than the present one is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from ulak import Dedup, Engine, Job
+from ulak.kit.clock import SECOND, micros, now
+from ulak.services.publishing import statuses
+from ulak.services.publishing.articles import BY_ID, Article, Posts
+from ulak.services.publishing.points import step
+
+log = logging.getLogger("ulak.publishing")
+
+STUCK_AFTER: Final = timedelta(seconds=900)
+MOST_SWEEPS: Final = 3
+"""How often the sweep starts the missing step of one publication before it gives up."""
+SWEEP: Final = "publishing-sweep"
+A_DAY: Final = timedelta(days=1)
+MAY_REPEAT: Final = micros(A_DAY)
+"""For how long a repeated publish makes sure of its notification: the inbox remembers longer."""
+LIVE: Final = frozenset({"ready", "busy", "waiting"})
+DEAD_LETTERS: Final = frozenset({"failed"})
+A_PAGE: Final = 500
+_STUCK: Final = (
+    "SELECT id, stepped_at FROM {schema}.publishing_articles "
+    "WHERE status = 'PENDING_PUBLISH' AND stepped_at <= ? AND (stepped_at, id) > (?, ?) "
+    "ORDER BY stepped_at, id LIMIT ?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A post after a step, and whether this call changed it."""
+
+    article: Article
+    changed: bool
+
+
+class Saga:
+    """The steps of publications, and the sweep that finds those which go no further."""
+
+    def __init__(self, posts: Posts, *, stuck_after: timedelta = STUCK_AFTER) -> None:
+        self.posts = posts
+        self.tables = posts.tables
+        self._stuck_after = micros(stuck_after)
+
+    def find(self, id: str) -> Article:
+        """Return a post by its id; `PostNotFound` if there is none."""
+        return self.posts.get_by_id(id)
+
+    def approve(self, id: str, publication_id: str | None, actor: str) -> Step:
+        """Record that moderation approves, and have the preview made. Raises `AlreadyRejected`,
+        `InvalidStatus` and, as all steps, `StalePublication` and `PostNotFound`."""
+        with step("saga.approve"), self.tables.writing() as connection:
+            post = self._lock(connection, id, publication_id)
+            if post.verdict == statuses.APPROVED:
+                return Step(post, changed=False)
+            if post.verdict == statuses.REFUSED:
+                raise statuses.AlreadyRejected(
+                    f"the post {id} was rejected; an approval comes too late", post.status
+                )
+            _must_be_pending(post, "approved")
+            post = self._step(connection, post, verdict=statuses.APPROVED)
+            self._put(connection, statuses.GENERATE_PREVIEW, post)
+        return Step(post, changed=True)
+
+    def reject(
+        self, id: str, publication_id: str | None, reason: str, actor: str, *,
+        failed_task: str | None = None,
+    ) -> Step:  # fmt: skip
+        """Reject a post: by the verdict of moderation, or because its task has failed for good.
+        Raises `AlreadyApproved`, `InvalidStatus`."""
+        with step("saga.reject"), self.tables.writing() as connection:
+            post = self._lock(connection, id, publication_id)
+            if post.status == statuses.REJECTED:
+                return Step(post, changed=False)
+            _must_be_pending(post, "rejected")
+            if post.verdict == statuses.APPROVED:
+                raise statuses.AlreadyApproved(
+                    f"the post {id} was approved; a rejection comes too late", post.status
+                )
+            cause = statuses.DEAD_LETTER if failed_task else statuses.BY_REJECT
+            post = self.posts.move(
+                connection, post, statuses.REJECTED, cause, actor, verdict=statuses.REFUSED,
+                moderation_reason=reason, stepped_at=None,
+            )  # fmt: skip
+        return Step(post, changed=True)
+
+    def store_preview(self, id: str, publication_id: str | None, url: str, actor: str) -> Step:
+        """Store where the preview is, and have the post published. Raises `InvalidStatus`."""
+        with step("saga.store-preview"), self.tables.writing() as connection:
+            post = self._lock(connection, id, publication_id)
+            _must_be_pending(post, "given a preview")
+            if post.preview_url == url:
+                return Step(post, changed=False)
+            post = self._step(connection, post, preview_url=url)
+            self._put(connection, statuses.PUBLISH, post)
+        return Step(post, changed=True)
+
+    def publish(self, id: str, publication_id: str | None, actor: str) -> Step:
+        """Publish a post that has its preview, and have its subscribers told. Raises
+        `PreviewMissing`, `InvalidStatus`."""
+        with step("saga.publish"), self.tables.writing() as connection:
+            post = self._lock(connection, id, publication_id)
+            if post.status == statuses.PUBLISHED:
+                if self.tables.now - (post.published_at or 0) < MAY_REPEAT:
+                    # Made sure of, and made only where it was lost: the inbox knows its event.
+                    self._put(connection, statuses.NOTIFY, post)
+                return Step(post, changed=False)
+            _must_be_pending(post, "published")
+            if post.preview_url is None:
+                raise statuses.PreviewMissing(
+                    f"the post {id} has no preview; store one before it is published", post.status
+                )
+            post = self.posts.move(
+                connection, post, statuses.PUBLISHED, statuses.BY_PUBLISH, actor,
+                published_at=self.tables.now, stepped_at=None,
+            )  # fmt: skip
+            self._put(connection, statuses.NOTIFY, post)
+        return Step(post, changed=True)
+
+    def fail(
+        self, id: str, publication_id: str | None, message: str, actor: str, *,
+        failed_task: str | None = None,
+    ) -> Step:  # fmt: skip
+        """Say that a step of a publication has failed for good. Raises `InvalidStatus`, and
+        `StepDone` when the task that is named has its effect and only its answer was lost."""
+        with step("saga.fail"), self.tables.writing() as connection:
+            post = self._lock(connection, id, publication_id)
+            if post.status == statuses.ERROR:
+                return Step(post, changed=False)
+            _must_be_pending(post, "marked as failed")
+            if failed_task in _done(post):
+                raise statuses.StepDone(
+                    f"{failed_task} of the post {id} is done; only its answer was lost", post.status
+                )
+            cause = statuses.DEAD_LETTER if failed_task else statuses.BY_ERROR
+            post = self.posts.move(
+                connection, post, statuses.ERROR, cause, actor, error_message=message,
+                stepped_at=None,
+            )  # fmt: skip
+        return Step(post, changed=True)
+
+    def resume(
+        self, connection: Any, id: str, publication_id: str, revision: int, actor: str
+    ) -> Article:
+        """Let a failed publication go on, in the open transaction that puts its task back. Raises
+        `StalePublication`: the author has changed or published the post since; `InvalidStatus`."""
+        post = self._lock(connection, id, publication_id)
+        if post.revision != revision:
+            raise statuses.StalePublication(
+                f"the post {id} was edited since; its author must publish it again", post.status
+            )
+        if post.status != statuses.ERROR:
+            raise statuses.InvalidStatus(
+                f"the post {id} is {post.status}; only one in ERROR can be resumed", post.status
+            )
+        return self.posts.move(
+            connection, post, statuses.PENDING_PUBLISH, statuses.RESUMED, actor,
+            error_message=None, stepped_at=self.tables.now,
+        )  # fmt: skip
+
+    def sweep(self) -> int:
+        """Start the missing step of every publication that has gone no further for too long and
+        has neither a live task nor a dead letter; return how many were started or given up."""
+        before = self.tables.now - self._stuck_after
+        found, last = 0, (-1, "")
+        while page := self.tables.read(_STUCK, before, *last, A_PAGE):
+            found += sum(self._restart(id, stepped_at) for id, stepped_at in page)
+            last = page[-1][1], page[-1][0]
+        return found
+
+    def declare_sweep(self, engine: Engine, *, queue: str) -> None:
+        """Have the workers of an engine sweep, some ten times in the time after which a publication
+        counts as stuck, and at least once a minute."""
+
+        @engine.job(name=SWEEP, queue=queue, dedup=Dedup())
+        def sweep() -> int:
+            engine.retention.prune(ended_before=now(engine) - A_DAY, of=(SWEEP, "done"))
+            return self.sweep()
+
+        every = timedelta(seconds=min(60, max(1, self._stuck_after // 10 // SECOND)))
+        engine.schedules.add(SWEEP, sweep, every=every)
+
+    def _restart(self, id: str, stepped_at: int) -> bool:
+        try:
+            # Outside of the transaction: the queue may be another database.
+            post = self.posts.get_by_id(id)
+            task = missing_task(post)
+            if post.stepped_at != stepped_at or _is_cared_for(self.posts.queue.find(task, post)):
+                return False
+            with step("saga.restart"), self.tables.writing() as connection:
+                post = self.posts.lock(connection, BY_ID, id)
+                if post.stepped_at != stepped_at or missing_task(post) != task:
+                    return False  # it has gone on meanwhile
+                if post.sweeps >= MOST_SWEEPS:
+                    post = self._give_up(connection, post, task)
+                else:
+                    post = self._step(connection, post, sweeps=post.sweeps + 1)
+                    self._put(connection, task, post)
+        except statuses.PostNotFound:
+            return False
+        log.warning(
+            "the post %s was stuck; %s was started anew, or given up after %s sweeps",
+            id, task, MOST_SWEEPS, extra={"sweeps": post.sweeps, "status": post.status},
+        )  # fmt: skip
+        return True
+
+    def _give_up(self, connection: Any, post: Article, task: str) -> Article:
+        post = self.posts.move(
+            connection, post, statuses.ERROR, statuses.STUCK, SWEEP, stepped_at=None,
+            sweeps=post.sweeps + 1,
+            error_message=f"{task} was started {MOST_SWEEPS} times more and had no effect",
+        )  # fmt: skip
+        # It fails at once, and stays as the dead letter from which an operator goes on.
+        self._put(connection, task, post, stuck=True)
+        return post
+
+    def _lock(self, connection: Any, id: str, publication_id: str | None) -> Article:
+        post = self.posts.lock(connection, BY_ID, id)
+        if publication_id is not None and publication_id != post.publication_id:
+            raise statuses.StalePublication(
+                f"{publication_id} is not the present publication of the post {id}", post.status
+            )
+        return post
+
+    def _step(self, connection: Any, post: Article, **changes: Any) -> Article:
+        return self.posts.update(connection, post, stepped_at=self.tables.now, **changes)
+
+    def _put(self, connection: Any, task: str, post: Article, *, stuck: bool = False) -> None:
+        self.posts.queue.put(connection, task, post, requested_by=post.author_id, stuck=stuck)
+
+
+def missing_task(post: Article) -> str:
+    """Return the task that a pending post waits for, from what is stored of it."""
+    if post.preview_url is not None:
+        return statuses.PUBLISH
+    return statuses.GENERATE_PREVIEW if post.verdict == statuses.APPROVED else statuses.MODERATE
+
+
+def _done(post: Article) -> frozenset[str]:
+    """Return the tasks of a pending post whose effect is stored."""
+    return frozenset(statuses.SAGA_TASKS[: statuses.SAGA_TASKS.index(missing_task(post))])
+
+
+def _is_cared_for(job: Job | None) -> bool:
+    """Tell whether a task will go on by itself, or waits as a dead letter for an operator. One
+    that is held counts as dead."""
+    return job is not None and job.role in LIVE | DEAD_LETTERS
+
+
+def _must_be_pending(post: Article, done: str) -> None:
+    if post.status != statuses.PENDING_PUBLISH:
+        raise statuses.InvalidStatus(
+            f"the post {post.id} is {post.status}; only one in PENDING_PUBLISH is {done}",
+            post.status,
+        )
