@@ -1,0 +1,346 @@
+"""Notifications of a publication: a delivery for each subscriber, and a push for each delivery.
+
+A delivery is claimed with a lease before it is sent. So a subscriber gets a push once, unless a
+worker dies after the push and before its commit: the lease runs out then, and the push is sent
+again with the same `Idempotency-Key`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+from asyncio import FIRST_COMPLETED
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import cached_property, partial
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+import httpx
+
+from ulak import Backoff, RetryLater
+from ulak.errors import UlakError
+from ulak.kit.clock import SECOND, Instant, micros
+from ulak.services.publishing.backend import read_retry_after
+from ulak.services.publishing.points import step
+from ulak.services.publishing.settings import PublishingSettings
+from ulak.services.publishing.users import Users
+
+log = logging.getLogger("ulak.publishing")
+
+PAGE: Final = 1000
+"""How many deliveries one transaction of the fan-out writes."""
+MAX_RETRIES: Final = 3
+PATIENCE: Final = timedelta(days=1)
+"""For so long a receiver may answer 429 with `Retry-After` before that counts as a failure."""
+TURN_S: Final = 300.0
+"""For so long one run begins pushes; the rest is another run's."""
+KEPT_S: Final = 2.0
+"""How long a connection that is idle is used again: servers close theirs after five seconds."""
+LARGEST_ANSWER: Final = 64 * 1024
+TOO_MANY: Final = 429
+PASSING: Final = frozenset({408, 425, TOO_MANY})
+"""Statuses from 400 to 499 after which the same push may be taken."""
+
+_BEGIN: Final = """
+    INSERT INTO {schema}.publishing_fan_outs (article_id, author_id, started_at)
+    VALUES (?, ?, ?) ON CONFLICT DO NOTHING
+"""
+_IS_FINISHED: Final = """
+    SELECT finished_at IS NOT NULL FROM {schema}.publishing_fan_outs WHERE article_id = ?
+"""
+# After the last one that has a delivery, so that a fan-out that was broken off goes on there.
+_FAN_OUT: Final = """
+    INSERT INTO {schema}.publishing_notifications (
+        article_id, subscriber_id, author_id, status, attempts, not_before, created_at, updated_at
+    )
+    SELECT f.article_id, s.subscriber_id, s.author_id, 'pending', 0, f.started_at, f.started_at,
+        f.started_at
+    FROM {schema}.publishing_fan_outs f JOIN {schema}.publishing_subscribers s
+        ON s.author_id = f.author_id AND s.created_at <= f.started_at
+    WHERE f.article_id = ? AND s.subscriber_id > coalesce(
+        (SELECT max(subscriber_id) FROM {schema}.publishing_notifications WHERE article_id = ?), ''
+    )
+    ORDER BY s.subscriber_id LIMIT ? RETURNING 1
+"""
+_FINISH: Final = "UPDATE {schema}.publishing_fan_outs SET finished_at = ? WHERE article_id = ?"
+_DUE: Final = """
+    SELECT subscriber_id, attempts, created_at, coalesce(lease_until, 0)
+    FROM {schema}.publishing_notifications
+    WHERE article_id = ? AND not_before IS NOT NULL AND not_before <= ? AND attempts < ?
+    ORDER BY subscriber_id LIMIT ?{for_update}
+"""
+# The lock makes an unsubscribe or a deactivation come wholly before the claim, or after it.
+_SUBSCRIBED: Final = """
+    SELECT u.id, u.is_active, u.subscription_key
+    FROM {{schema}}.publishing_subscribers s JOIN {{schema}}.publishing_users u
+        ON u.id = s.subscriber_id
+    WHERE s.author_id = ? AND s.subscriber_id IN ({}) ORDER BY s.subscriber_id{{for_update}}
+"""
+# Not if its lease ran out and another worker has claimed it since.
+_SET: Final = """
+    UPDATE {schema}.publishing_notifications
+    SET status = ?, attempts = ?, last_error = ?, lease_until = ?, not_before = ?, updated_at = ?
+    WHERE article_id = ? AND subscriber_id = ? AND coalesce(lease_until, 0) = ?
+"""
+_STAND: Final = """
+    SELECT count(*), min(CASE WHEN attempts < ? THEN not_before END),
+        max(CASE WHEN attempts < ? THEN not_before END), max(last_error)
+    FROM {schema}.publishing_notifications WHERE article_id = ? AND not_before IS NOT NULL
+"""
+
+
+class DeliveriesFailed(UlakError):
+    """Some deliveries have failed in every try, and no other is left to wait for."""
+
+    code = "deliveries-failed"
+
+
+class _Work(NamedTuple):
+    """One run of the task."""
+
+    article_id: str
+    author_id: str
+    content: bytes
+    allowed: int
+    """How many failures a delivery may have until now, in all rounds."""
+
+
+class _Delivery(NamedTuple):
+    """A claimed delivery."""
+
+    id: str
+    attempts: int
+    created_at: Instant
+    lease: Instant
+    key: str
+
+
+class _Reply(NamedTuple):
+    """What became of a push."""
+
+    delivery: _Delivery
+    why: str
+    status: int = 0
+    retry_after: timedelta | None = None
+
+    @property
+    def is_sent(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the same push would end the same; a redirect is an address that is wrong."""
+        return self.is_sent or (400 <= self.status < 500 and self.status not in PASSING)
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it counts as a failed try: to be asked to come later does not."""
+        is_paced = self.status == TOO_MANY and self.retry_after is not None
+        return not (self.is_final or is_paced)
+
+
+class Notifications:
+    """Delivers notifications to the subscribers of an author."""
+
+    def __init__(self, users: Users, settings: PublishingSettings) -> None:
+        self._users = users
+        self._tables = users.tables
+        self._settings = settings
+        said = settings.notify_max_retries
+        self._retries = MAX_RETRIES if said is None else said
+        self._backoff = Backoff(
+            self._retries, first=settings.retry_base, longest=settings.retry_max,
+            jitter=0.0 if settings.retry_jitter is False else "full",
+        )  # fmt: skip
+        # Longer than a push may take, so that none is claimed twice by workers that live.
+        shortest = timedelta(seconds=3 * settings.push_timeout_s)
+        self._lease_us = micros(max(settings.visibility, shortest))
+
+    async def run(
+        self,
+        article: Mapping[str, Any],
+        *,
+        round: int = 1,
+        attempt: int = 1,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> RetryLater | None:
+        """Deliver what is due of a published article: to those who were subscribers when this was
+        first called for it.
+
+        Returns None when every delivery is final. Else it returns when the next one is due; that
+        spends a try of the task if one has failed and a try is left. Each delivery counts its own
+        failures: `NOTIFY_MAX_RETRIES` and one in each round of the task. Once `stop()` is true,
+        nothing more is begun.
+
+        Raises:
+            DeliveriesFailed: only those are left that have failed as often as they may.
+            StoreError: the users' database cannot answer now.
+        """
+        id, author_id, title = (article[name] for name in ("id", "author_id", "title"))
+        message = self._settings.notify_message.format(author_id=author_id, title=title)
+        content = json.dumps({"message": message}, ensure_ascii=False).encode()
+        work = _Work(id, author_id, content, (self._retries + 1) * round)
+        with step("notify.fan-out"):
+            wait = await asyncio.to_thread(self._fan_out, work)
+        if wait is None:
+            return None
+        has_failed = await self._deliver(work, stop)
+        with step("notify.judge"):
+            wait = await asyncio.to_thread(self._judge, work)
+        if wait is None:
+            return None
+        spends = has_failed and attempt <= self._retries
+        return RetryLater(wait, spend_attempt=spends, why="deliveries are to be tried again")
+
+    def _fan_out(self, work: _Work) -> timedelta | None:
+        """Write a delivery for each subscriber, unless it was done; return as `_judge`."""
+        id, found = work.article_id, self._tables.read(_IS_FINISHED, work.article_id)
+        is_finished = bool(found and found[0][0])
+        while not is_finished:
+            with step("notify.page"), self._tables.writing() as connection:
+                now, lock = self._tables.now, _IS_FINISHED + "{for_update}"
+                self._tables.execute(connection, _BEGIN, id, work.author_id, now)
+                is_finished = bool(self._tables.execute(connection, lock, id)[0][0])
+                if not is_finished:
+                    page = self._tables.execute(connection, _FAN_OUT, id, id, PAGE)
+                    is_finished = len(page) < PAGE
+                    if is_finished:
+                        self._tables.execute(connection, _FINISH, now, id)
+        return self._judge(work)
+
+    def _judge(self, work: _Work) -> timedelta | None:
+        """Return when the next delivery is due, None when all are final; raises as `run`."""
+        values = (work.allowed, work.allowed, work.article_id)
+        ((total, first, last, why),) = self._tables.read(_STAND, *values)
+        if first is not None:
+            # Up to a second later, so that those of one moment come in one run.
+            now = self._tables.now
+            return timedelta(microseconds=max(first - now, min(last - now, SECOND), 0))
+        if total:
+            raise DeliveriesFailed(
+                f"{total} of the subscribers of article {work.article_id} got no notification in "
+                f"{self._retries + 1} tries each; {why}; redrive when the push service answers"
+            )
+        return None
+
+    async def _deliver(self, work: _Work, stop: Callable[[], bool]) -> bool:
+        """Send what is due, so many at once as the settings say; tell whether any has failed."""
+        sending: set[asyncio.Task[_Reply]] = set()
+        replies: list[_Reply] = []
+        has_failed, until = False, monotonic() + TURN_S
+        async with self._make_client() as client:
+            try:
+                while True:
+                    is_over = stop() or monotonic() > until
+                    free = 0 if is_over else self._settings.notify_concurrency - len(sending)
+                    with step("notify.turn"):
+                        claimed = await asyncio.to_thread(self._take, work, replies, free)
+                    for delivery in claimed or ():
+                        sending.add(asyncio.create_task(self._push(client, work, delivery)))
+                    if not sending and claimed is None:
+                        return has_failed
+                    replies = []
+                    if sending:
+                        with step("notify.wait"):
+                            done, sending = await asyncio.wait(sending, return_when=FIRST_COMPLETED)
+                        replies = [task.result() for task in done]
+                        has_failed |= any(reply.is_failure for reply in replies)
+            finally:
+                for task in sending:
+                    task.cancel()
+                with step("notify.end"):
+                    await asyncio.gather(*sending, return_exceptions=True)
+
+    def _make_client(self) -> httpx.AsyncClient:
+        # Never by a proxy of the environment: pushes carry keys.
+        limits = httpx.Limits(max_connections=None, keepalive_expiry=KEPT_S)
+        timeout = httpx.Timeout(self._settings.push_timeout_s, pool=None)
+        return httpx.AsyncClient(verify=self._tls, trust_env=False, timeout=timeout, limits=limits)
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        # Reading the authorities takes longer than a push does, so it is done once.
+        return ssl.create_default_context()
+
+    async def _push(self, client: httpx.AsyncClient, work: _Work, delivery: _Delivery) -> _Reply:
+        headers = {
+            "Authorization": f"Bearer {delivery.key}",
+            "Content-Type": "application/json",
+            "Idempotency-Key": f"{work.article_id}:{delivery.id}",
+        }
+        url, timeout_s = self._settings.push_service_url, self._settings.push_timeout_s
+        options: Any = {"content": work.content, "headers": headers}
+        # What a receiver writes is not kept: it may repeat the key.
+        try:
+            with step("notify.push"):
+                async with asyncio.timeout(timeout_s), client.stream("POST", url, **options) as got:
+                    size = 0
+                    async for chunk in got.aiter_raw():  # read, so that the connection serves again
+                        if (size := size + len(chunk)) > LARGEST_ANSWER:
+                            break
+        except (TimeoutError, httpx.TimeoutException):
+            return _Reply(delivery, f"no answer within {timeout_s:g} s")
+        except (httpx.HTTPError, OSError) as error:
+            return _Reply(delivery, f"no answer: {type(error).__name__}")
+        status, retry_after = got.status_code, read_retry_after(got.headers.get("Retry-After", ""))
+        return _Reply(delivery, f"the receiver answered {status}", status, retry_after)
+
+    def _take(self, work: _Work, replies: Sequence[_Reply], free: int) -> list[_Delivery] | None:
+        """Store what came of pushes and claim more, in one transaction; return None when there is
+        none to claim."""
+        with step("notify.claim"), self._tables.writing() as connection:
+            run, now = partial(self._tables.execute, connection), self._tables.now
+            for reply in replies:
+                status, attempts, why, due = self._settle(work, reply, now)
+                of = (now, work.article_id, reply.delivery.id, reply.delivery.lease)
+                run(_SET, status, attempts, why, None, due, *of)
+            found = run(_DUE, work.article_id, now, work.allowed, free) if free else []
+            if not found:
+                return None
+            statement = _SUBSCRIBED.format(", ".join("?" * len(found)))
+            subscribed = run(statement, work.author_id, *(row[0] for row in found))
+            known = {id: (is_active, sealed) for id, is_active, sealed in subscribed}
+            claimed, until = [], now + self._lease_us
+            for id, attempts, created_at, lease in found:
+                key, why = self._read_key(*known.get(id, (None, None)))
+                of = (now, work.article_id, id, lease)
+                if key is None:
+                    about = {"article_id": work.article_id, "subscriber_id": id, "why": why}
+                    log.warning("a subscriber gets no notification", extra=about)
+                    run(_SET, "skipped", attempts, why, None, None, *of)
+                else:
+                    run(_SET, "processing", attempts, None, until, until, *of)
+                    claimed.append(_Delivery(id, attempts, created_at, until, key))
+            return claimed
+
+    def _read_key(self, is_active: int | None, sealed: str | None) -> tuple[str | None, str]:
+        """Return the key of a subscriber; None, and why, when nothing is to be sent."""
+        if is_active is None:
+            return None, "unsubscribed before its turn"
+        if not is_active:
+            return None, "deactivated before its turn"
+        if sealed is None:
+            return None, "no subscription key is set"
+        return self._users.open_key(sealed), "the key was set under another SECRET_KEY; set it anew"
+
+    def _settle(
+        self, work: _Work, reply: _Reply, now: Instant
+    ) -> tuple[str, int, str | None, Instant | None]:
+        """Return status, attempts and error of a delivery after a push, and when it is due."""
+        delivery, why = reply.delivery, reply.why
+        attempts = delivery.attempts + 1
+        if reply.is_final:
+            return (
+                ("sent", attempts, None, None) if reply.is_sent else ("failed", attempts, why, None)
+            )
+        wait_us = micros(reply.retry_after or timedelta())
+        if not reply.is_failure and now < delivery.created_at + micros(PATIENCE):
+            return "pending", delivery.attempts, why, now + wait_us
+        failures = self._retries + 1 - (work.allowed - attempts)
+        # After the last failure there is no delay: an operator says when it is tried again.
+        drawn = self._backoff.delay_us(max(1, failures), f"{work.article_id}{delivery.id}".encode())
+        status = "pending" if attempts < work.allowed else "failed"
+        return status, attempts, why, now + max(wait_us, drawn or 0)
