@@ -280,7 +280,7 @@ class Posts:
         self, connection: Any, post: Article, to: str, cause: str, actor: str, **changes: Any
     ) -> Article:
         """Change the status of a post, and write the line of its history."""
-        if cause not in statuses.MOVES[post.status, to]:
+        if cause not in statuses.MOVES.get((post.status, to), ()):
             raise ValueError(f"no post goes from {post.status} to {to} by {cause}")
         moved = self.update(connection, post, status=to, **changes)
         publication = moved.publication_id or post.publication_id

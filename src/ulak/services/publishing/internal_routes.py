@@ -33,6 +33,13 @@ Redrive = Annotated[bodies.Redrive, optional_body(bodies.Redrive)]
 Preview = Annotated[bodies.Preview, strict_body(bodies.Preview)]
 Failure = Annotated[bodies.Failure, strict_body(bodies.Failure)]
 
+# What Swagger UI proposes works as it stands.
+_ABOUT: Final = describe_body(bodies.About, {})
+_REJECTION: Final = describe_body(bodies.Rejection, {"reason": "it is too short"})
+_PREVIEW: Final = describe_body(bodies.Preview, {"preview_url": "https://example.com/preview.png"})
+_FAILURE: Final = describe_body(bodies.Failure, {"error_message": "the preview cannot be made"})
+_REDRIVE: Final = describe_body(bodies.Redrive, {"resume": True})
+
 
 class InvalidApiKey(ServiceError):
     """There is no good service key; nobody is told what is wrong with the one that was sent."""
@@ -82,12 +89,12 @@ def make_internal(
         """Read everything about a post."""
         return said("the post", {"article": show_whole(saga.find(id))})
 
-    @route("POST", f"{POST}/approve", scopes.APPROVE, **describe_body(bodies.About))
+    @route("POST", f"{POST}/approve", scopes.APPROVE, **_ABOUT)
     def approve(id: Id, principal: Caller, sent: Approval) -> Response:
         """Approve a post that is pending; its preview is made next."""
         return _told("approved", saga.approve(id, sent.publication_id, principal.name))
 
-    @route("POST", f"{POST}/reject", scopes.REJECT, **describe_body(bodies.Rejection))
+    @route("POST", f"{POST}/reject", scopes.REJECT, **_REJECTION)
     def reject(id: Id, principal: Caller, sent: Rejection) -> Response:
         """Reject a post that is pending and was not approved."""
         step = saga.reject(
@@ -95,18 +102,18 @@ def make_internal(
         )
         return _told("rejected", step)
 
-    @route("PUT", f"{POST}/preview", scopes.PREVIEW, **describe_body(bodies.Preview))
+    @route("PUT", f"{POST}/preview", scopes.PREVIEW, **_PREVIEW)
     def store_preview(id: Id, principal: Caller, sent: Preview) -> Response:
         """Store where the preview of a pending post is; the post is published next."""
         step = saga.store_preview(id, sent.publication_id, sent.preview_url, principal.name)
         return _told("given a preview", step)
 
-    @route("POST", f"{POST}/publish", scopes.PUBLISH, **describe_body(bodies.About))
+    @route("POST", f"{POST}/publish", scopes.PUBLISH, **_ABOUT)
     def publish(id: Id, principal: Caller, sent: Approval) -> Response:
         """Publish a pending post that has its preview; its subscribers are told next."""
         return _told("published", saga.publish(id, sent.publication_id, principal.name))
 
-    @route("POST", f"{POST}/error", scopes.ERROR, **describe_body(bodies.Failure))
+    @route("POST", f"{POST}/error", scopes.ERROR, **_FAILURE)
     def fail(id: Id, principal: Caller, sent: Failure) -> Response:
         """Say that the publication of a pending post has failed for good."""
         step = saga.fail(
@@ -126,7 +133,7 @@ def make_internal(
         """Read a dead letter."""
         return said("the dead letter", {"dead_letter": dead_letters.get(id)})
 
-    @route("POST", f"{LETTER}/redrive", scopes.DLQ, **describe_body(bodies.Redrive))
+    @route("POST", f"{LETTER}/redrive", scopes.DLQ, **_REDRIVE)
     def redrive(id: Id, principal: Caller, sent: Redrive) -> Response:
         """Put a task back that has failed for good. With `resume` its post goes on as well, if it
         is in ERROR by the same publication."""

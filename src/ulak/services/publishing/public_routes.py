@@ -50,6 +50,7 @@ AN_ARTICLE: Final = {
     "title": "A first post", "description": "What it is about", "body": "Once upon a time",
     "tag_list": ["tales"],
 }  # fmt: skip
+AN_EDIT: Final = {"title": "A better title"}
 A_COMMENT: Final = {"body": "Well said"}
 A_KEY: Final = {
     "name": HEADER, "in": "header", "required": False, "schema": {"type": "string"},
@@ -111,7 +112,7 @@ def make_public(engine: Engine, posts: Posts, logins: Logins) -> tuple[APIRouter
         the times, and not the text."""
         return said("the post", {"article": show_article(posts.get(slug), principal.name)})
 
-    @route("PUT", ARTICLE, KNOWN, **describe_body(bodies.EditedArticle))
+    @route("PUT", ARTICLE, KNOWN, **describe_body(bodies.EditedArticle, AN_EDIT))
     def edit(slug: Slug, principal: Caller, sent: EditedArticle) -> Response:
         """Edit a post of one's own; what is left out stays. One that was rejected or has failed
         is a draft again."""
