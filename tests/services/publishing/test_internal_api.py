@@ -52,8 +52,8 @@ def test_every_internal_route_has_the_one_check_and_a_scope(site: Site) -> None:
     served = {(m, r.path) for r in site.lines[1][0].routes for m in r.methods}
     assert served == {(line.method, line.path) for line in internal}
     paths = site.app.openapi()["paths"]
-    for path, methods in paths.items():
-        for operation in methods.values():
+    for path in filter(lambda path: path.startswith(("/api", "/internal")), paths):
+        for operation in paths[path].values():
             takes_token = any("token" in way for way in operation.get("security", []))
             assert takes_token == path.startswith("/internal")
 

@@ -72,7 +72,9 @@ def make_public(engine: Engine, posts: Posts, logins: Logins) -> tuple[APIRouter
         posts.tables.ensure()  # not in the transaction of the key, which has begun later on
         return "", principal.name
 
-    once = idempotent_route(Guard(engine.store), PUBLICATION, identify=who, policy="optional")
+    once = Depends(
+        idempotent_route(Guard(engine.store), PUBLICATION, identify=who, policy="optional")
+    )
 
     # What asks the store is not async: the store is synchronous, so FastAPI runs it in threads.
     @route("POST", ARTICLES, KNOWN, status=201, **describe_body(bodies.NewArticle, AN_ARTICLE))
@@ -127,9 +129,7 @@ def make_public(engine: Engine, posts: Posts, logins: Logins) -> tuple[APIRouter
         return said("the post was deleted", {"slug": slug})
 
     @route("POST", f"{ARTICLE}/publish", KNOWN, status=202, parameters=[A_KEY])
-    def publish(
-        slug: Slug, principal: Caller, protected: Annotated[Execution | None, Depends(once)]
-    ) -> Response:
+    def publish(slug: Slug, principal: Caller, protected: Execution | None = once) -> Response:
         """Ask for the publication of a draft of one's own. It is moderated, gets a preview and is
         then published; read the post to see how far it is."""
         connection = None if protected is None else protected.connection
