@@ -62,6 +62,14 @@ class Service:
     """Makes its commands, which stand below `ulak NAME`."""
     condition: Callable[[Settings], Condition] | None = None
     """Tells what of it is in force here, and what this machine lacks."""
+    engines: Callable[[Any], Iterable[Engine]] | None = None
+    """Returns, of what `attach` has returned, further engines of the service, on stores of its own:
+    `ulak up` and `ulak worker` open them and run their jobs too."""
+    start: Callable[[Engine, Any, str | None], Mapping[str, str]] | None = None
+    """Called by `ulak up`, with the address at which it serves, and by `ulak worker`, with None,
+    before they work: with the engine and with what `attach` has returned; all engines are open. It
+    returns what `ulak up` says of it: a word, and what is to be read after it. What it raises ends
+    the process."""
     verify: Callable[[Engine, Settings], Iterable[tuple[str, str, str]]] | None = None
     """Finds what the service keeps that does not fit its jobs: a kind, which is stable, the id of
     the job or '', and a sentence with a cure. `ulak verify` prints it with its own findings."""
@@ -112,6 +120,26 @@ def attach(service: Service, engine: Engine, settings: Settings) -> None:
         raise
     except Exception as error:
         raise BadInput(f'the service "{service.name}" cannot be started: {_said(error)}') from error
+
+
+def further_engines(engine: Engine) -> list[Engine]:
+    """Return the engines that the services of an engine have besides it."""
+    return [
+        further
+        for service, attached in engine.kernel.attached.values()
+        if service.engines is not None
+        for further in service.engines(attached)
+        if further is not engine
+    ]
+
+
+def start(engine: Engine, address: str | None) -> Mapping[str, str]:
+    """Have the services of an engine begin; return what they say of it. Raises what they do."""
+    said: dict[str, str] = {}
+    for service, attached in engine.kernel.attached.values():
+        if service.start is not None:
+            said |= service.start(engine, attached, address)
+    return said
 
 
 def scopes_in(engine: Engine) -> Scopes:

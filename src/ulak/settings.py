@@ -25,6 +25,7 @@ __all__ = [
     "Settings",
     "is_placeholder",
     "load",
+    "read_env_file",
     "read_variables",
     "variable",
     "whole_number",
@@ -89,6 +90,12 @@ class Settings:
     def address(self) -> str:
         """The URL at which `ulak up` serves with these settings."""
         return http_address(self.host, self.port)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment of a child that is to know the address that was taken."""
+        own = {variable("host"): self.host, variable("port"): str(self.port)}
+        return {**os.environ, **own}
 
     def command(self, words: str, *, name: str = "ulak") -> str:
         """Return a line to type that runs a command about this same program."""
@@ -155,6 +162,21 @@ def load(environ: Mapping[str, str] | None = None, folder: Path | None = None) -
     if wrong:
         raise BadInput("; ".join(wrong))
     return Settings(**found, sources=sources)
+
+
+def read_env_file(folder: Path | None = None) -> bool:
+    """Take the variables of the file `.env` of the current directory, or of another, into the
+    environment of this process; those that are set already win. False: there is a file, and
+    python-dotenv, which reads it, is not installed."""
+    path = (Path() if folder is None else folder) / ".env"
+    if not path.is_file():
+        return True
+    try:
+        from dotenv import load_dotenv
+    except ModuleNotFoundError:
+        return False
+    load_dotenv(path)
+    return True
 
 
 def read_variables(

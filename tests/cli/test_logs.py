@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 import ulak
 import ulak.web
 from ulak.auth.principal import ADMIN, CURRENT_REQUEST, Principal
-from ulak.cli.process import logs
-from ulak.cli.process.logs import Hiding
 from ulak.errors import Unauthenticated
+from ulak.kit.processes import logs
+from ulak.kit.processes.logs import Hiding
 from ulak.settings import Settings
 
 KEY = "ulak_ab3de5gh_" + "Zx9" * 16 + "q"

@@ -13,8 +13,8 @@ import pytest
 
 from tests.cli.test_apart import children_of
 from tests.processes import is_alive
-from ulak.cli.process import supervisor as supervision
-from ulak.cli.process.supervisor import Child, Supervisor, pause_after
+from ulak.cli import supervisor as supervision
+from ulak.cli.supervisor import Child, Supervisor, pause_after
 
 PATIENCE_S = 120
 

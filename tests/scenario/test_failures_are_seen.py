@@ -18,10 +18,10 @@ import pytest
 import ulak
 from tests.scenario import isolated
 from tests.scenario.doubles import Double, engine_on, kinds, settings, store_of
-from ulak.cli.process import logs
-from ulak.cli.process.logs import Hiding
 from ulak.engine.engine import Engine
 from ulak.errors import WriteRefused
+from ulak.kit.processes import logs
+from ulak.kit.processes.logs import Hiding
 from ulak.store.memory import MemoryStore
 from ulak.store.protocol import ClaimRequest, Want
 

@@ -119,7 +119,7 @@ def test_a_looser_mode_is_mended_with_a_warning(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         assert kept_secret(tmp_path) == secret
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert "others could read the secret" in caplog.text
+    assert "others could read the secrets" in caplog.text
     assert secret not in caplog.text
 
 

@@ -20,7 +20,7 @@ from ulak.errors import UlakError
 from ulak.idempotency import Execution, Guard, current
 from ulak.store.records import RecordId
 from ulak.web.idempotency import IdempotentRoute, check, idempotent_route
-from ulak.web.server import listen
+from ulak.web.server import bind
 
 ORDER = {"article": "A-1", "amount": 2}
 
@@ -263,7 +263,8 @@ class Serving:
     """A real server on a thread of its own."""
 
     def __init__(self, app: Any) -> None:
-        self._socket = listen("127.0.0.1", 0)
+        self._socket = bind("127.0.0.1", 0)
+        self._socket.listen()
         config = uvicorn.Config(app, log_config=None, lifespan="off")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],))

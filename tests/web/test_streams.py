@@ -21,7 +21,7 @@ from tests.web.moving import FLOW, end, move, new_job
 from tests.web.people import Known, person
 from tests.web.sse import Listener, listening
 from ulak.store.sqlite import wakeup
-from ulak.web.server import Server
+from ulak.web.server import Server, bind
 from ulak.web.streams import hub as hubs
 from ulak.web.streams import news
 from ulak.web.streams import routes as streams
@@ -37,7 +37,7 @@ def engine(tmp_path):
 def serving(engine: ulak.Engine, identity=None):
     """Serve an engine on a port of its own; answers the server and the hub of its streams."""
     app = ulak.web.app(engine, identity=identity)
-    server = Server(app, host="127.0.0.1", port=0)
+    server = Server(app, bind("127.0.0.1", 0))
     # The buffers of the system take megabytes: a reader that is slow would be found out late.
     server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
     server.start(on_failure=lambda: None)

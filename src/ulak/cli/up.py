@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,23 +19,34 @@ from ulak.auth.directory import LINK_LIFE_TEXT
 from ulak.auth.identity import Identity
 from ulak.cli import worker as worker_command
 from ulak.cli.identity import make_login_link
-from ulak.cli.process import logs
-from ulak.cli.process.draining import Part, leave_behind, open_when_reached, run_until_told, say
-from ulak.cli.process.supervisor import Child, Supervisor
+from ulak.cli.supervisor import Child, Supervisor
 from ulak.clock import Duration, seconds
 from ulak.core.lifecycle import HELD
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
 from ulak.engine.worker import Worker, settle_in
-from ulak.errors import NotSupported, UlakError
+from ulak.errors import NotSupported
 from ulak.idempotency import cleanup
-from ulak.kit.commands.output import complain, note
+from ulak.kit.commands.output import complain, note, say
 from ulak.kit.commands.target import AppArgument, ServiceOption, in_force, load, user_name
-from ulak.service import get_service
-from ulak.settings import COMMAND_LINE, HIGHEST_PORT, Settings
+from ulak.kit.processes import logs
+from ulak.kit.processes.draining import Parts, leave_behind
+from ulak.kit.processes.running import (
+    bind,
+    opened,
+    queues_of,
+    serve,
+    stored,
+    unready,
+    wait_until_registered,
+)
+from ulak.service import further_engines, get_service, start
+from ulak.settings import COMMAND_LINE, HIGHEST_PORT, Settings, http_address, read_env_file
 from ulak.store.protocol import JobFilter
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from ulak.web.server import Server
 
 
@@ -62,10 +72,21 @@ def up(
 
     Queues that the program wants apart are served by children in any case.
     """
+    if not read_env_file():
+        note("the file .env is not read; pip install python-dotenv")
     found = in_force(app, service).override(COMMAND_LINE, host=host, port=port)
     found = wiring.with_secret(found)  # so that no line of the log can show it
+    with bind(found, "ulak up") as bound:
+        # So that services know the port, also when the system has chosen it.
+        found = replace(found, port=bound.getsockname()[1])
+        _up(found, bound, workers=workers, lease=lease, drain=drain)
+    say("drained")
+
+
+def _up(found: Settings, bound: socket, *, workers: int, lease: str, drain: str) -> None:
     engine = load(found)
     cleanup.attach(engine, wiring.idempotency_settings())
+    further = further_engines(engine)
     beside = queues_beside(engine)
     own = beside if engine.kernel.queues_apart else None
     settings = worker_command.worker_settings(
@@ -74,106 +95,84 @@ def up(
     children = children_of(
         engine, found, workers=workers, lease=settings.lease, options=("--drain", drain)
     )
-    logs.start(found.env, logs.secrets_of(found, engine))
-    wiring.trace(engine)
+    logs.start(found.env, logs.secrets_of(found, engine, *further))
     settle_in()
-    open_when_reached(engine)
-    with engine:
+    with opened([engine, *further]):
+        said = start(engine, http_address(*bound.getsockname()[:2]))
         working = Working(
-            # Without children for the rest we work ourselves: somebody must keep the dates.
-            worker=None if workers and beside else engine.worker(settings),
+            workers=[
+                # Without children for the rest we work ourselves: somebody must keep the dates.
+                *([] if workers and beside else [engine.worker(settings)]),
+                *(other.worker(replace(settings, queues=None)) for other in further),
+            ],
             supervisor=Supervisor(children, drain=settings.drain) if children else None,
             settings=settings,
         )
         identity = wiring.identity_of(engine, found)
         identity.adopt_first_key()
-        server = _server(engine, identity, working, found)
-        hello = partial(greeting, engine, identity, found, address=server.address, workers=workers)
+        server = _server(engine, identity, working, found, bound)
+        hello = partial(
+            greeting, engine, identity, found, address=server.address, workers=workers, said=said
+        )
         try:
             asyncio.run(_serve(working, server, hello))
         finally:
             server.stop()
-    say("drained")
 
 
 @dataclass(frozen=True, slots=True)
 class Working:
     """What works beside the API: a worker in this process, children, or both."""
 
-    worker: Worker | None
+    workers: Sequence[Worker]
     supervisor: Supervisor | None
     settings: WorkerSettings
 
-    def parts(self) -> dict[str, Part]:
-        parts: dict[str, Part | None] = {"stage": self.worker, "worker": self.supervisor}
-        return {name: part for name, part in parts.items() if part is not None}
+    @property
+    def parts(self) -> Parts:
+        working: Parts = [("stage", worker) for worker in self.workers]
+        return working if self.supervisor is None else [*working, ("worker", self.supervisor)]
 
     def unready(self) -> str | None:
         """Say what is lacking before everything is served; None when nothing is."""
-        if self.worker is not None and not self.worker.is_registered:
-            return "the worker is not registered"
-        return None if self.supervisor is None else self.supervisor.unready()
+        lacking = unready(self.workers)
+        if lacking is None and self.supervisor is not None:
+            lacking = self.supervisor.unready()
+        return lacking
 
 
-def _server(engine: Engine, identity: Identity, working: Working, found: Settings) -> Server:
-    try:
-        from ulak.web import app as application
-        from ulak.web.server import Server
-    except ModuleNotFoundError as error:
-        raise NotSupported(
-            f"ulak up needs the web extra ({error.name} is missing); pip install 'ulak[web]', "
-            "or run ulak worker"
-        ) from error
+def _server(
+    engine: Engine, identity: Identity, working: Working, found: Settings, bound: socket
+) -> Server:
+    from ulak.web import app as application
+    from ulak.web.server import Server
+
     made = application(
         engine, identity=identity, unready=working.unready, platform=found,
         services=[get_service(name) for name in found.services],
         guard=wiring.guard_of(engine, found.env, wiring.idempotency_settings()),
     )  # fmt: skip
-    return Server(made, host=found.host, port=found.port)
+    return Server(made, bound)
 
 
 async def _serve(working: Working, server: Server, hello: Callable[[], str]) -> None:
-    parts = working.parts()
-    running = asyncio.create_task(run_until_told(parts, drain=working.settings.drain))
-    # Without its API the process is only half of what was asked for; when one part ends, all do.
-    server.start(on_failure=next(iter(parts.values())).stop)
-    greeted = asyncio.create_task(_greet(working, server, hello))
-    try:
-        await running
-    finally:
-        greeted.cancel()
-        with suppress(asyncio.CancelledError):
-            await greeted
-    server.stop()
+    async def greet() -> None:
+        # Once this process works. Children may still be starting: /health/ready tells.
+        await wait_until_registered(working.workers)
+        say(await asyncio.to_thread(hello))
+
+    await serve(working.parts, server=server, drain=working.settings.drain, hello=greet)
     unclean = None if working.supervisor is None else working.supervisor.unclean()
     if unclean is not None:
         complain(unclean)
-    if working.worker is not None:
-        leave_behind(working.worker)
-    if server.has_failed:
-        raise UlakError("the API has ended by itself; the log says why")
+    leave_behind(working.parts)
+    server.must_not_have_failed()
     if unclean is not None:
         raise typer.Exit(1)
 
 
-async def _greet(working: Working, server: Server, hello: Callable[[], str]) -> None:
-    """Once this process works, say so. Children may still be starting: /health/ready tells."""
-    while working.worker is not None and not working.worker.is_registered:
-        await asyncio.sleep(worker_command.GLANCE_S)
-    if not server.is_local:
-        note(
-            "other machines can reach this address, and what they send is not encrypted; put a "
-            "server that speaks TLS before it"
-        )
-    say(await asyncio.to_thread(hello))
-
-
 def queues_beside(engine: Engine) -> list[str]:
-    return [
-        queue
-        for queue in worker_command.queues_of(engine)
-        if queue not in engine.kernel.queues_apart
-    ]
+    return [queue for queue in queues_of(engine) if queue not in engine.kernel.queues_apart]
 
 
 def children_of(
@@ -203,24 +202,27 @@ def children_of(
     for name, (queues, own) in served.items():
         chosen = [word for queue in queues for word in ("--queue", queue)]
         lasts = ("--lease", f"{seconds(own):g}")
-        children.append(Child(name, (*command, *lasts, *chosen, "--child", name), own))
+        typed = (*command, *lasts, *chosen, "--child", name)
+        children.append(Child(name, typed, own, found.environment))
     return children
 
 
 def greeting(
-    engine: Engine, identity: Identity, found: Settings, *, address: str, workers: int
-) -> str:
+    engine: Engine, identity: Identity, found: Settings, *, address: str, workers: int,
+    said: Mapping[str, str],
+) -> str:  # fmt: skip
     """Say where everything is and what to type next; asks the store, so not on a loop."""
     lines = [
         f"ulak {ulak.__version__} serves {found.program} at {address}",
         *_invitation(identity, found, address),
+        *(f"  {word:<9} {text}" for word, text in said.items()),
         f"  jobs      {address}/jobs",
         f"  docs      {address}/docs",
         f"  health    {address}/health/ready",
         f"  metrics   {address}/metrics",
-        *(f"  {name:<9} {said}" for name, said in _queues(engine, workers)),
+        *(f"  {word:<9} {text}" for word, text in _queues(engine, workers)),
         *(f"  missing   {sentence}" for sentence in _missing(found)),
-        f"  store     {worker_command.stored(engine)}",
+        f"  store     {stored(engine)}",
         "",
     ]
     if engine.store.features.shared:

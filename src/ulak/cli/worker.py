@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -18,16 +18,25 @@ import typer
 
 from ulak import wiring
 from ulak.cli import spans
-from ulak.cli.process import logs
-from ulak.cli.process.draining import leave_behind, open_when_reached, run_until_told, say
 from ulak.clock import seconds
-from ulak.core.job import queue_of
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
 from ulak.engine.worker import Worker, settle_in
 from ulak.errors import BadInput, NotSupported
 from ulak.idempotency import cleanup
+from ulak.kit.commands.output import say
 from ulak.kit.commands.target import AppArgument, ServiceOption, in_force, load
+from ulak.kit.processes import logs
+from ulak.kit.processes.draining import Parts, leave_behind, run_until_told
+from ulak.kit.processes.running import (
+    GLANCE_S,
+    must_be_queues,
+    must_be_shared,
+    opened,
+    queues_of,
+    stored,
+)
+from ulak.service import further_engines, start
 from ulak.settings import HIGHEST_PORT
 
 USUAL = WorkerSettings()
@@ -74,22 +83,18 @@ def worker(
     found = in_force(app, service)
     engine = load(found)
     cleanup.attach(engine, wiring.idempotency_settings())
-    features = engine.store.features
-    if not features.shared:
-        raise NotSupported(
-            f"ulak worker cannot serve the {features.name} store, whose jobs no other process "
-            "sees; connect to sqlite:///app.db, or run engine.working() in the program"
-        )
+    must_be_shared(engine, "ulak worker")
     usual = WorkerSettings(loop=loop, threads=threads, processes=processes)
     settings = worker_settings(engine, usual, queues=queue or None, lease=lease, drain=drain)
-    logs.start(found.env, logs.secrets_of(found, engine), child=child)
-    wiring.trace(engine)
+    # Whoever names queues means those of the program; its children are told theirs.
+    further = [] if queue else further_engines(engine)
+    logs.start(found.env, logs.secrets_of(found, engine, *further), child=child)
     settle_in()
-    open_when_reached(engine)
-    with engine, serving_metrics(engine, metrics_port) as address:
+    with opened([engine, *further]), serving_metrics(engine, metrics_port) as address:
+        start(engine, None)
         made: Worker = engine.worker(settings)
         if parent is not None:
-            asyncio.run(_work(made, parent))
+            asyncio.run(_work([made], parent))
             return
         queues = queues_of(engine) if settings.queues is None else sorted(settings.queues)
         served = ", ".join(queues) or "no queue, since no flow has a stage"
@@ -97,20 +102,21 @@ def worker(
         if address is not None:
             say(f"  metrics   {address}")
         say(f"  store     {stored(engine)}\nCtrl-C drains and stops.")
-        asyncio.run(_work(made))
+        asyncio.run(_work([made, *(other.worker(settings) for other in further)]))
     say("drained")
 
 
-async def _work(made: Worker, parent: Parent | None = None) -> None:
-    telling = None if parent is None else asyncio.create_task(parent.tell_of(made))
+async def _work(made: Sequence[Worker], parent: Parent | None = None) -> None:
+    parts: Parts = [("stage", worker) for worker in made]
+    telling = None if parent is None else asyncio.create_task(parent.tell_of(made[0]))
     try:
         is_child = parent is not None
-        await run_until_told({"stage": made}, drain=made.settings.drain, is_child=is_child)
+        await run_until_told(parts, drain=made[0].settings.drain, is_child=is_child)
     finally:
         if telling is not None and parent is not None:
             telling.cancel()
             parent.close()
-    leave_behind(made)
+    leave_behind(parts)
 
 
 def worker_settings(
@@ -122,26 +128,9 @@ def worker_settings(
     drain_span = spans.read_seconds(drain, "--drain")
     if lease_span < SHORTEST_LEASE:
         raise typer.BadParameter("a lease is at least 1 s", param_hint="--lease")
-    known = queues_of(engine)
-    for queue in queues or ():
-        if queue not in known:
-            raise BadInput(f"no stage is in queue {queue!r}; queues are {', '.join(known)}")
+    must_be_queues(engine, queues or ())
     chosen = None if queues is None else frozenset(queues)
     return replace(usual, queues=chosen, lease=lease_span, drain=drain_span)
-
-
-def queues_of(engine: Engine) -> list[str]:
-    return sorted({queue_of(lane) for flow in engine.inspect.flows for lane in flow.table.lanes})
-
-
-def stored(engine: Engine) -> str:
-    """Name the store, its version, where it is, and what a power cut may cost."""
-    features = engine.store.features
-    about: dict[str, object] = getattr(engine.store, "about", dict)()
-    version = about.get(features.name, "")
-    place = about.get("path") or about.get("database")
-    said = [f"{features.name} {version}".strip(), place, features.durability]
-    return ", ".join(str(part) for part in said if part)
 
 
 HOST = "127.0.0.1"
@@ -183,8 +172,6 @@ def serving_metrics(engine: Engine, port: int | None) -> Iterator[str | None]:
 
 # From <linux/prctl.h>: the signal that a process gets when its parent has ended.
 PR_SET_PDEATHSIG = 1
-# A guess: short beside the time a process takes to start, long beside a turn of the loop.
-GLANCE_S = 0.02
 # How often a child looks whether its lease was renewed; a lease lasts a second at least.
 REPORT_EVERY_S = 0.2
 

@@ -6,12 +6,13 @@ import errno
 import ipaddress
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import uvicorn
 from fastapi import FastAPI
 
-from ulak.errors import BadInput
+from ulak.errors import BadInput, UlakError
 from ulak.settings import http_address
 from ulak.web.streams.hub import Hub
 
@@ -23,14 +24,16 @@ UNREAD_MS = 30_000
 
 
 class Server:
-    """Serves an application beside a worker, so that neither waits for the other's loop. Port 0
-    lets the system choose one. Raises `BadInput`: the address cannot be listened on."""
+    """Serves an application beside a worker, so that neither waits for the other's loop. Raises
+    `BadInput`: somebody else listens on the address by now."""
 
-    def __init__(self, app: FastAPI, *, host: str, port: int) -> None:
-        self._socket = listen(host, port)
-        bound_host, bound_port = self._socket.getsockname()[:2]
-        self.address = http_address(bound_host, bound_port)
-        self.is_local = ipaddress.ip_address(bound_host.partition("%")[0]).is_loopback
+    def __init__(self, app: FastAPI, bound: socket.socket) -> None:
+        self._socket = bound
+        host, port = bound.getsockname()[:2]
+        with _explained(host, port):
+            bound.listen()
+        self.address = http_address(host, port)
+        self.is_local = ipaddress.ip_address(host.partition("%")[0]).is_loopback
         self._uvicorn = uvicorn.Server(
             uvicorn.Config(
                 app, log_config=None, access_log=False, lifespan="off",
@@ -67,10 +70,16 @@ class Server:
             self._thread.join()
         self._socket.close()
 
+    def must_not_have_failed(self) -> None:
+        """Raise `UlakError` when it has ended although nobody stopped it."""
+        if self.has_failed:
+            raise UlakError("the API has ended by itself; the log says why")
 
-def listen(host: str, port: int) -> socket.socket:
-    """Bind an address before anything else is started, so that a taken port is an answer. Raises
-    `BadInput`: the address cannot be listened on, and why."""
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take an address before anything else is started, so that a taken port is an answer; nobody
+    can connect yet. Port 0 lets the system choose one. Raises `BadInput`: the address cannot be
+    listened on, and why."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -79,16 +88,24 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         raise BadInput(f"{host!r} is not an address of this machine: {error}") from error
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Every connection that is accepted has it from here.
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
-        bound.bind(address)
-        bound.listen()
-    except OSError as error:
+        with _explained(host, port):
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Every connection that is accepted has it from here.
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
+            bound.bind(address)
+    except BadInput:
         bound.close()
+        raise
+    return bound
+
+
+@contextmanager
+def _explained(host: str, port: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise BadInput(
                 f"port {port} of {host} is taken; choose another with --port or ULAK_PORT"
             ) from error
         raise BadInput(f"cannot listen on {host} port {port}: {error.strerror}") from error
-    return bound

@@ -50,6 +50,11 @@ def complain(message: str) -> None:
     print(f"error: {one_line(message)}", file=sys.stderr)
 
 
+def say(message: str) -> None:
+    """Tell whoever watches; at once, since a pipe would keep it back."""
+    print(message, flush=True)
+
+
 def note(message: str) -> None:
     """Say something on stderr that is no error and no answer."""
     print(f"note: {one_line(message)}", file=sys.stderr)

@@ -69,8 +69,9 @@ def reading(app: str | None) -> Iterator[Engine]:
 
 
 def in_force(app: str | None, services: list[str] | None = None) -> Settings:
-    """Return the settings with the APP and the services that were typed; `BadParameter`: there
-    are none."""
+    """Return the settings with the APP and the services that were typed, those of a file `.env`
+    too; `BadParameter`: there are none."""
+    settings.read_env_file()
     try:
         service = read_services(",".join(services)) if services else None
     except ValueError as error:

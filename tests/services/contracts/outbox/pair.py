@@ -25,7 +25,7 @@ from ulak.services.contracts.outbox.desk import Desk, Event
 from ulak.services.contracts.outbox.remote import Fault, Remote, Reply
 from ulak.services.contracts.outbox.sending import declare
 from ulak.services.contracts.outbox.settings import RemoteSettings
-from ulak.web.server import Server
+from ulak.web.server import Server, bind
 from ulak.wiring import store_of
 
 NOWHERE = "http://127.0.0.1:1"
@@ -72,7 +72,7 @@ def served(house: House) -> AbstractContextManager[str]:
 @contextmanager
 def serving(app: FastAPI) -> Iterator[str]:
     """Serve an application on an address of this machine."""
-    server = Server(app, host="127.0.0.1", port=0)
+    server = Server(app, bind("127.0.0.1", 0))
     server.start(lambda: None)
     try:
         yield server.address

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -47,6 +47,8 @@ class Child:
     command: tuple[str, ...]
     lease: Duration = timedelta(seconds=30)
     """How old the last renewal may be that it has reported."""
+    environment: Mapping[str, str] | None = None
+    """By default that of its supervisor."""
 
 
 class Supervisor:
@@ -177,6 +179,7 @@ class _Life:
         self.renewed_at: float | None = None
         self.unclean = ""
         self._command = child.command
+        self._environment = child.environment
         self._lease_s = seconds(child.lease)
         self._started_at = 0.0
         self._ends = 0
@@ -191,8 +194,9 @@ class _Life:
         with theirs:
             try:
                 self.process = subprocess.Popen(  # noqa: S603 - our own command line
-                    self._command, stdin=theirs.fileno(), start_new_session=True
-                )
+                    self._command, stdin=theirs.fileno(), start_new_session=True,
+                    env=self._environment,
+                )  # fmt: skip
             except OSError:
                 ours.close()
                 raise

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
@@ -36,10 +37,11 @@ def start(env: str, secrets: Iterable[str] = (), *, child: str | None = None) ->
     guard(Hidden(Hiding(secrets)))
 
 
-def secrets_of(found: Settings, engine: Engine) -> list[str]:
-    """Return the secrets that a process knows by their value: of its settings and of its store."""
-    of_store: list[str] = getattr(engine.store, "secrets", list)()
-    return [*filter(None, [*of_store, *(getattr(found, name) for name in sorted(SECRETS))])]
+def secrets_of(found: Settings, *engines: Engine) -> list[str]:
+    """Return the secrets that a process knows by their value: of its settings and of its stores."""
+    of_stores = (getattr(engine.store, "secrets", list)() for engine in engines)
+    own = (getattr(found, name) for name in sorted(SECRETS))
+    return [*filter(None, chain(*of_stores, own))]
 
 
 def guard(hidden: Hidden) -> None:

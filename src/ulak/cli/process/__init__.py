@@ -1,1 +1,0 @@
-"""What keeps a process running: its children, its end, its log."""
