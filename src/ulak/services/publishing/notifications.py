@@ -70,8 +70,7 @@ _DUE: Final = """
     SELECT subscriber_id, attempts, created_at, coalesce(lease_until, 0)
     FROM {schema}.publishing_notifications
     WHERE article_id = ? AND not_before IS NOT NULL AND not_before <= ? AND attempts < ?
-    ORDER BY subscriber_id LIMIT ?{for_update}
-"""
+    ORDER BY subscriber_id LIMIT ?{for_update}"""
 # The lock makes an unsubscribe or a deactivation come wholly before the claim, or after it.
 _SUBSCRIBED: Final = """
     SELECT u.id, u.is_active, u.subscription_key
@@ -148,6 +147,8 @@ class Notifications:
     def __init__(self, users: Users, settings: PublishingSettings) -> None:
         self._users = users
         self._tables = users.tables
+        # Those that another worker is about to claim are passed over; SQLite has one writer.
+        self._skip_locked = " SKIP LOCKED" if self._tables.database.name == "postgresql" else ""
         self._settings = settings
         said = settings.notify_max_retries
         self._retries = MAX_RETRIES if said is None else said
@@ -294,10 +295,11 @@ class Notifications:
         with step("notify.claim"), self._tables.writing() as connection:
             run, now = partial(self._tables.execute, connection), self._tables.now
             for reply in replies:
-                status, attempts, why, due = self._settle(work, reply, now)
+                status, attempts, error, due = self._settle(work, reply, now)
                 of = (now, work.article_id, reply.delivery.id, reply.delivery.lease)
-                run(_SET, status, attempts, why, None, due, *of)
-            found = run(_DUE, work.article_id, now, work.allowed, free) if free else []
+                run(_SET, status, attempts, error, None, due, *of)
+            values = (work.article_id, now, work.allowed, free)
+            found = run(_DUE + self._skip_locked, *values) if free else []
             if not found:
                 return None
             statement = _SUBSCRIBED.format(", ".join("?" * len(found)))
@@ -332,10 +334,10 @@ class Notifications:
         """Return status, attempts and error of a delivery after a push, and when it is due."""
         delivery, why = reply.delivery, reply.why
         attempts = delivery.attempts + 1
+        if reply.is_sent:
+            return "sent", attempts, None, None
         if reply.is_final:
-            return (
-                ("sent", attempts, None, None) if reply.is_sent else ("failed", attempts, why, None)
-            )
+            return "failed", attempts, why, None
         wait_us = micros(reply.retry_after or timedelta())
         if not reply.is_failure and now < delivery.created_at + micros(PATIENCE):
             return "pending", delivery.attempts, why, now + wait_us
