@@ -106,7 +106,7 @@ class DeadLetters:
             if event is None or post is None or not resume or _is_pending(post):
                 self._queue.retry(*about)
             else:
-                with self._saga.posts.changing() as connection:
+                with step("dlq.resume"), self._saga.tables.writing() as connection:
                     place = event.publication_id, event.revision
                     self._saga.resume(connection, event.post_id, *place, actor)
                     self._queue.retry(*about, connection=connection)
