@@ -26,6 +26,7 @@ from bench import (
     postgres_claims,
     postgres_submit,
     publishers,
+    publishing,
     reasons,
     simulated,
     standing,
@@ -73,6 +74,7 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
     "waits": waits.waits_figures,
     "idempotency": idempotency.idempotency_figures,
     "pdf": pdf.pdf_figures,
+    "publishing": publishing.publishing_figures,
     "modules": bare.modules_figure,
     "names": bare.names_figure,
 }
