@@ -62,6 +62,9 @@ class Service:
     """Makes its commands, which stand below `ulak NAME`."""
     condition: Callable[[Settings], Condition] | None = None
     """Tells what of it is in force here, and what this machine lacks."""
+    store: Callable[[], str] | None = None
+    """Returns the URL of the store that it is run on where neither an APP nor ULAK_STORE names one;
+    '' for the file in the data folder."""
     engines: Callable[[Any], Iterable[Engine]] | None = None
     """Returns, of what `attach` has returned, further engines of the service, on stores of its own:
     `ulak up` and `ulak worker` open them and run their jobs too."""

@@ -2,6 +2,7 @@
 
 from ulak.auth.api_keys import Keys
 from ulak.auth.directory import Directory
+from ulak.auth.kept import kept_secrets
 from ulak.auth.passwords import hash_password, is_password
 from ulak.auth.principal import (
     ADMIN,
@@ -16,6 +17,7 @@ from ulak.auth.principal import (
     AccessScope,
     Principal,
 )
+from ulak.auth.secrets import new_secret
 
 __all__ = [
     "ADMIN",
@@ -33,4 +35,6 @@ __all__ = [
     "Principal",
     "hash_password",
     "is_password",
+    "kept_secrets",
+    "new_secret",
 ]

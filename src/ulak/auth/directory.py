@@ -137,10 +137,12 @@ class Directory:
         """Return every key, by id, revoked and expired ones too."""
         return self._all(KEY)
 
-    def adopt_key(self, text: str, *, name: str, roles: Iterable[str], actor: str) -> bool:
+    def adopt_key(
+        self, text: str, *, name: str, roles: Iterable[str], actor: str, scopes: Iterable[str] = ()
+    ) -> bool:
         """Store a key that somebody else has made; False when it is stored, revoked or not. Raises
         `BadInput`: it cannot be a key, or another one has its id."""
-        grant = check_grant(name, roles=roles, tenant=None, scopes=())
+        grant = check_grant(name, roles=roles, tenant=None, scopes=scopes, known=self.scopes)
         try:
             id, hash = secrets.id_of(text), secrets.hash_of(text)
         except Unauthenticated as error:

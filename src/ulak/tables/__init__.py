@@ -14,6 +14,22 @@
 `docs/how-to/write-a-service.md` tells the rest.
 """
 
-from ulak.tables.tables import Database, DeliveryView, Row, Schema, Tables, database_of
+from ulak.tables.tables import (
+    Database,
+    DeliveryView,
+    Row,
+    Schema,
+    Tables,
+    database_of,
+    shares_store,
+)
 
-__all__ = ["Database", "DeliveryView", "Row", "Schema", "Tables", "database_of"]
+__all__ = [
+    "Database",
+    "DeliveryView",
+    "Row",
+    "Schema",
+    "Tables",
+    "database_of",
+    "shares_store",
+]

@@ -141,6 +141,14 @@ def database_of(features: Features, what: str, *, why: str) -> Database:
     return _DATABASES[features.dialect]()
 
 
+def shares_store(one: Engine, other: Engine) -> bool:
+    """Tell whether two engines are on one store, so that a transaction of one holds for both: as
+    far as their URLs say; nothing is opened."""
+    place: str | None = getattr(one.store, "place", None)
+    is_same = place is not None and place == getattr(other.store, "place", None)
+    return one.store is other.store or is_same
+
+
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _WORD: Final = re.compile(r"[a-z][a-z0-9_.-]*")
 _PLAIN: Final = "use lower-case letters, digits and underscores"

@@ -2,7 +2,7 @@
 about. Needs Typer, which the command line has."""
 
 from ulak.kit.commands.output import JsonOption, complain, note, print_json, print_table, some, when
-from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, reading
+from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, load_service, reading
 
 __all__ = [
     "ActorOption",
@@ -10,6 +10,7 @@ __all__ = [
     "JsonOption",
     "NoteOption",
     "complain",
+    "load_service",
     "note",
     "print_json",
     "print_table",

@@ -91,16 +91,25 @@ def load(found: Settings) -> Engine:
     Raises `BadInput` when there is no such engine, importing it fails or a service cannot be
     used, and `NotFound` when a service is not installed."""
     services = [get_service(name) for name in found.services]
+    wanted = [service.store() for service in services if service.store is not None]
     if found.app:
         engine = _named(found)
-    elif found.store:
-        engine = connect(found.store)
+    elif store := found.store or next(filter(None, wanted), ""):
+        engine = connect(store)
     else:
         found.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         engine = connect(f"sqlite:///{quote(str(found.data / DATABASE))}")
     for service in services:
         attach(service, engine, found)
     return engine
+
+
+def load_service(name: str, app: str | None = None) -> tuple[Settings, Engine, Any]:
+    """Return the settings, the engine that `--app` or they name, and what a service has attached to
+    it: for the service's own commands. Nothing is opened. Raises as `load`."""
+    found = in_force(app, [name])
+    engine = load(found)
+    return found, engine, engine.kernel.attached[name][1]
 
 
 def _named(found: Settings) -> Engine:

@@ -1,1 +1,165 @@
-"""Publishing: posts of a blog, published by a choreographed saga with dead letters."""
+"""Publishing: posts of a blog, published by a choreographed saga with dead letters.
+
+    ulak up --service publishing
+
+`docs/services/publishing.md` tells the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ulak import Engine, connect
+from ulak.errors import BadInput, NotSupported
+from ulak.service import Condition, Service
+from ulak.services.publishing.scopes import SCOPES
+from ulak.services.publishing.settings import (
+    BACKEND_URL,
+    WORKERS,
+    PublishingSettings,
+    describe,
+    load,
+)
+from ulak.settings import Settings
+from ulak.tables import shares_store
+
+if TYPE_CHECKING:
+    import typer
+
+    from ulak.services.publishing.articles import Posts
+    from ulak.services.publishing.dead_letters import DeadLetters
+    from ulak.services.publishing.handling import ModerationPolicy
+    from ulak.services.publishing.saga import Saga
+    from ulak.services.publishing.users import Logins, Users
+    from ulak.web import Routes
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """Everything of publishing in one process; the engines may be one and the same."""
+
+    settings: PublishingSettings
+    queue_engine: Engine
+    posts_engine: Engine
+    users_engine: Engine
+    posts: Posts
+    saga: Saga
+    users: Users
+    dead_letters: DeadLetters
+    logins: Logins
+    kept: Mapping[str, str] = field(repr=False)
+    """The keys that the data folder keeps and that are in force, by worker."""
+
+
+def attach(
+    engine: Engine, platform: Settings, *, policy: ModerationPolicy | None = None
+) -> Publishing:
+    """Give an engine the flows of publishing, and the engine of the posts its own; nothing is
+    opened. `policy` tells whether a post is approved. Raises `BadInput`: a setting cannot be used;
+    `NotSupported`: the extra is not installed, or the store has no transactions to share."""
+    try:
+        from ulak.services.publishing import keys, notifications, queue, tasks
+        from ulak.services.publishing.articles import Posts
+        from ulak.services.publishing.dead_letters import DeadLetters
+        from ulak.services.publishing.saga import Saga
+        from ulak.services.publishing.users import Logins, Users
+    except ModuleNotFoundError as error:
+        raise NotSupported(
+            f"the service publishing needs {error.name}, which is not installed; "
+            "pip install 'ulak[web,publishing]'"
+        ) from error
+    settings, kept = _load(platform), {}
+    if platform.env == "dev":
+        settings, kept = keys.with_kept(settings, platform.data)
+    posts_engine = _find_engine(settings.database_url, engine)
+    users_engine = _find_engine(settings.users_database_url, posts_engine, engine)
+    sender = queue.Queue(posts_engine, engine, tasks.make_tasks(settings))
+    posts, users = Posts(posts_engine, sender), Users(users_engine, settings)
+    saga = Saga(posts, stuck_after=settings.stuck_after)
+    dead_letters = DeadLetters(sender, saga)
+    tasks.declare(
+        sender, settings, dead_letters=dead_letters, policy=policy,
+        notifications=notifications.Notifications(users, settings),
+    )  # fmt: skip
+    saga.declare_sweep(posts_engine, queue=queue.RELAY_QUEUE)
+    logins = Logins(settings.secret_key, settings.access_token_expire, users_engine.store.clock)
+    return Publishing(
+        settings, engine, posts_engine, users_engine, posts, saga, users, dead_letters, logins, kept
+    )
+
+
+def make_routes(
+    engine: Engine, publishing: Publishing, *, of_posts: bool = True, of_users: bool = True
+) -> Routes:
+    """Make the routes of posts, with the internal ones, and those of users. Raises `BadInput`:
+    there is no secret to check tokens with."""
+    from ulak.services.publishing import internal_routes, public_routes, user_routes
+    from ulak.services.publishing.bodies import envelope
+    from ulak.web import Routes
+
+    publishing.settings.must_have_secret()
+    posts, logins, saga = publishing.posts, publishing.logins, publishing.saga
+    ready = posts.tables if of_posts else publishing.users.tables
+    made = [public_routes.make_ready(ready)]
+    if of_posts:
+        engine = publishing.posts_engine
+        made.append(public_routes.make_public(engine, posts, logins))
+        made.append(internal_routes.make_internal(engine, saga, publishing.dead_letters))
+    if of_users:
+        made.append(user_routes.make_users(publishing.users, logins))
+    lines = [line for _, lines in made for line in lines]
+    return Routes([router for router, _ in made], lines, envelope=envelope)
+
+
+def make_service(*, policy: ModerationPolicy | None = None) -> Service:
+    """Return the service, with a policy of moderation of one's own."""
+    return Service(
+        "publishing", attach=partial(attach, policy=policy), routes=make_routes, scopes=SCOPES,
+        commands=_commands, condition=_condition, store=lambda: load().database_url,
+        engines=lambda publishing: [publishing.posts_engine], start=_start,
+    )  # fmt: skip
+
+
+def _start(engine: Engine, publishing: Publishing, address: str | None) -> Mapping[str, str]:
+    """See to it that every worker has a key that the backend knows."""
+    from ulak.services.publishing import keys
+
+    publishing.settings.must_have_keys(*WORKERS)
+    keys.adopt(publishing.posts_engine, publishing.kept)
+    return {} if address is None else {"internal": f"{address}/internal"}
+
+
+def _load(platform: Settings) -> PublishingSettings:
+    # Whoever listens on every address is reached at this one.
+    is_everywhere = platform.host in ("0.0.0.0", "::")  # noqa: S104 - compared
+    here = replace(platform, host="127.0.0.1") if is_everywhere else platform
+    return load(env=platform.env, backend_url=here.address if platform.port else BACKEND_URL)
+
+
+def _find_engine(url: str, *others: Engine) -> Engine:
+    """Return the engine of a store: the first of the others without a URL, or one that is on it."""
+    made = connect(url) if url else others[0]
+    return next((other for other in others if shares_store(made, other)), made)
+
+
+def _commands() -> typer.Typer:
+    from ulak.services.publishing.commands import group
+
+    return group
+
+
+def _condition(platform: Settings) -> Condition:
+    settings, missing = _load(platform), list[str]()
+    if platform.env != "dev":
+        for check in (settings.must_have_secret, partial(settings.must_have_keys, *WORKERS)):
+            try:
+                check()
+            except BadInput as error:
+                missing.append(str(error))
+    return Condition(describe(settings), missing=missing)
+
+
+service = make_service()

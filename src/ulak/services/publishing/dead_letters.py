@@ -116,11 +116,12 @@ class DeadLetters:
         return self.get(id) | {"state": "redriven"}
 
     def redrive_all(
-        self, *, actor: str, resume: bool = False, per_second: float = 5.0
+        self, *, actor: str, task: str | None = None, resume: bool = False, per_second: float = 5.0
     ) -> Iterator[tuple[str, UlakError | None]]:
-        """Redrive every dead letter that was neither redriven nor discarded, so many in a second;
-        yield each id, with the error of one that could not be."""
-        for id in [letter["id"] for letter in self._walk() if letter["state"] in _DEAD]:
+        """Redrive every dead letter, of one task or of all, that was neither redriven nor
+        discarded, so many in a second; yield each id, with the error of one that could not be."""
+        dead = (letter for letter in self._walk() if letter["state"] in _DEAD)
+        for id in [letter["id"] for letter in dead if task in (None, letter["task"])]:
             error: UlakError | None = None
             try:
                 self.redrive(id, resume=resume, actor=actor)

@@ -21,14 +21,10 @@ NOTIFICATIONS_QUEUE: Final = "article-notifications"
 NOTIFY_MESSAGE: Final = "Пользователь {author_id} выпустил новый пост: {title:.10}..."
 
 _KEY: Final = "INTERNAL_API_KEY"
-_MAKE_KEYS: Final = "make keys with `python generate_api_keys.py`"
 # As the specification writes what `str.format` calls `{title:.10}`.
 _SLICE: Final = re.compile(r"\{(\w+)\[:(\d+)\]\}")
 _QUEUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
-_YES_NO: Final = {
-    **dict.fromkeys(("true", "yes", "on", "1"), True),
-    **dict.fromkeys(("false", "no", "off", "0"), False),
-}
+_YES_NO: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +52,12 @@ class PublishingSettings:
     access_token_expire: timedelta = timedelta(minutes=30)
     approve_rate: float = 0.7
     moderation_seed: str | None = None
-    saga_max_retries: int = 3
-    notify_max_retries: int = 3
+    saga_max_retries: int | None = None
+    """None, as of the next and of `retry_jitter`: what is declared beside the handler holds."""
+    notify_max_retries: int | None = None
     retry_base: timedelta = timedelta(seconds=1)
     retry_max: timedelta = timedelta(seconds=600)
-    retry_jitter: bool = True
+    retry_jitter: bool | None = None
     visibility: timedelta = timedelta(seconds=60)
     """How long the tasks of a vanished worker stay taken."""
     stuck_after: timedelta = timedelta(seconds=900)
@@ -69,17 +66,17 @@ class PublishingSettings:
     """Of a push, by `str.format` with `author_id` and `title`."""
 
     def must_have_keys(self, *workers: str) -> None:
-        """Refuse to start workers without a key. Raises `BadInput`: naming the variables that are
-        not set, or hold a placeholder."""
-        wrong = []
+        """Refuse to start workers without a key. Raises `BadInput`: a variable is not set, or holds
+        a placeholder."""
         for worker in workers:
-            key, name = self.internal_api_keys[worker], f"{_KEY}_{worker.upper()}"
+            key = self.internal_api_keys[worker]
             if not key or is_placeholder(key):
+                name = _KEY if key == self.internal_api_key else f"{_KEY}_{worker.upper()}"
                 why = "holds a placeholder that opens nothing" if key else "is not set"
-                wrong.append((name if key != self.internal_api_key else _KEY, why))
-        if wrong:
-            said = "; ".join(f"{name} {why}" for name, why in dict.fromkeys(wrong))
-            raise BadInput(f"{said}: workers call the backend with a service key; {_MAKE_KEYS}")
+                raise BadInput(
+                    f"{name} {why}: the worker calls the backend with a service key; make keys "
+                    "with `python scripts/generate_api_keys.py`"
+                )
 
     def must_have_secret(self) -> None:
         """Refuse to serve users without a secret. Raises `BadInput`: SECRET_KEY is not set."""
@@ -89,10 +86,10 @@ class PublishingSettings:
                 " make one with `openssl rand -hex 32`"
             )
 
-    def with_kept(self, secret: str, keys: Mapping[str, str]) -> PublishingSettings:
-        """Return these settings with what the data folder keeps, where nobody has set anything."""
-        own = {name: key or keys[name] for name, key in self.internal_api_keys.items()}
-        return replace(self, secret_key=self.secret_key or secret, internal_api_keys=own)
+    @property
+    def secrets(self) -> list[str]:
+        """What no log may show."""
+        return [self.secret_key, self.internal_api_key, *self.internal_api_keys.values()]
 
 
 def load(
@@ -101,47 +98,34 @@ def load(
     """Read the settings of this process; `backend_url` is where the backend is when BACKEND_URL
     does not say it. Raises `BadInput`: naming every value that cannot be used; outside dev a
     placeholder or a short text as SECRET_KEY is one."""
-    wrong: list[str] = []
-
-    def read(readers: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
-        try:
-            return read_variables(readers, environ)
-        except BadInput as error:
-            wrong.append(str(error))
-            return {}
-
-    found = read({name: reader for name, (_, reader) in _VARIABLES.items()})
-    secret = read({"SECRET_KEY": _text if env == "dev" else _secret})
-    keys = read({f"{_KEY}_{worker.upper()}": _key for worker in WORKERS})
-    read({"REDIS_URL": _redis})
+    own = {f"{_KEY}_{worker.upper()}": worker for worker in WORKERS}
+    readers = {name: reader for name, (_, reader) in _VARIABLES.items()}
+    readers |= {**dict.fromkeys(own, _key), "REDIS_URL": _refuse_redis}
+    found = read_variables(readers | ({} if env == "dev" else {"SECRET_KEY": _secret}), environ)
+    keys = {own[name]: found.pop(name) for name in own if name in found}
+    if "NOTIFICATIONS_QUEUE" in found:
+        found.setdefault("SAGA_QUEUE", found["NOTIFICATIONS_QUEUE"])
     values = {_VARIABLES[name][0]: value for name, value in found.items()}
     made = PublishingSettings(**{"backend_url": backend_url} | values)
     if made.retry_base > made.retry_max:
-        wrong.append(
-            "RETRY_BASE_SECONDS: it is more than RETRY_MAX_SECONDS, "
-            f"{made.retry_max.total_seconds():g}"
-        )
-    if wrong:
-        raise BadInput("; ".join(wrong))
-    both = "NOTIFICATIONS_QUEUE" in found and "SAGA_QUEUE" not in found
-    return replace(
-        made,
-        saga_queue=made.notifications_queue if both else made.saga_queue,
-        secret_key=secret.get("SECRET_KEY", ""),
-        internal_api_keys={
-            worker: keys.get(f"{_KEY}_{worker.upper()}", made.internal_api_key)
-            for worker in WORKERS
-        },
-    )
+        raise BadInput("RETRY_BASE_SECONDS: it is more than RETRY_MAX_SECONDS; write less")
+    own_keys = {worker: keys.get(worker, made.internal_api_key) for worker in WORKERS}
+    return replace(made, internal_api_keys=own_keys)
 
 
-def names() -> tuple[str, ...]:
-    """Return the variables, those that hold secrets too."""
-    return (*_VARIABLES, "SECRET_KEY", *(f"{_KEY}_{worker.upper()}" for worker in WORKERS))
-
-
-def _text(text: str) -> str:
-    return text
+def describe(settings: PublishingSettings) -> Mapping[str, tuple[str, str]]:
+    """Return each variable with its value as it may be printed, and where that is from."""
+    said = read_variables(dict.fromkeys(_VARIABLES, str))
+    shown = {}
+    for name, (attribute, _) in _VARIABLES.items():
+        value = getattr(settings, attribute)
+        if isinstance(value, timedelta):
+            value = f"{value.total_seconds():g} s"
+        elif value and name.endswith(("_KEY", "DATABASE_URL")):
+            value = "set"
+        text = "not set" if value in (None, "") else str(value)
+        shown[name] = text, name if name in said else "default"
+    return shown
 
 
 def _secret(text: str) -> str:
@@ -159,7 +143,7 @@ def _key(text: str) -> str:
     return text
 
 
-def _redis(text: str) -> str:
+def _refuse_redis(text: str) -> str:
     raise ValueError(
         "it is set, and the queue cannot be in Redis yet; leave it out, and the queue is in the "
         "database of the posts, or in that of ULAK_STORE"
@@ -199,7 +183,7 @@ def _number(least: float, most: float) -> Callable[[str], float]:
     return read
 
 
-def _span(unit: str, least: float, most: float) -> Callable[[str], timedelta]:
+def _span(least: float, most: float, unit: str = "seconds") -> Callable[[str], timedelta]:
     return lambda text: timedelta(**{unit: _number(least, most)(text)})
 
 
@@ -228,16 +212,17 @@ _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "PUSH_TIMEOUT_SECONDS": ("push_timeout_s", _number(0.05, 600)),
     "BACKEND_URL": ("backend_url", _url),
     "INTERNAL_API_KEY": ("internal_api_key", _key),
-    "ACCESS_TOKEN_EXPIRE_MINUTES": ("access_token_expire", _span("minutes", 0.05, 525_600)),
+    "SECRET_KEY": ("secret_key", str),
+    "ACCESS_TOKEN_EXPIRE_MINUTES": ("access_token_expire", _span(0.05, 525_600, "minutes")),
     "MODERATION_APPROVE_RATE": ("approve_rate", _number(0, 1)),
-    "MODERATION_SEED": ("moderation_seed", _text),
+    "MODERATION_SEED": ("moderation_seed", str),
     "SAGA_MAX_RETRIES": ("saga_max_retries", whole_number(0, 100)),
     "NOTIFY_MAX_RETRIES": ("notify_max_retries", whole_number(0, 100)),
-    "RETRY_BASE_SECONDS": ("retry_base", _span("seconds", 0.001, 86_400)),
-    "RETRY_MAX_SECONDS": ("retry_max", _span("seconds", 0.001, 86_400)),
+    "RETRY_BASE_SECONDS": ("retry_base", _span(0.001, 86_400)),
+    "RETRY_MAX_SECONDS": ("retry_max", _span(0.001, 86_400)),
     "RETRY_JITTER": ("retry_jitter", _yes_no),
-    "TASK_VISIBILITY_SECONDS": ("visibility", _span("seconds", 1, 3600)),
-    "SAGA_STUCK_SECONDS": ("stuck_after", _span("seconds", 1, 86_400)),
+    "TASK_VISIBILITY_SECONDS": ("visibility", _span(1, 3600)),
+    "SAGA_STUCK_SECONDS": ("stuck_after", _span(1, 86_400)),
     "NOTIFY_CONCURRENCY": ("notify_concurrency", whole_number(1, 1000)),
     "NOTIFY_MESSAGE": ("notify_message", _message),
 }  # fmt: skip

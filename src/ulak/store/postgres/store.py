@@ -211,6 +211,12 @@ class PostgresStore(SqlStore):
             "oldest_schema": self._read(migrations.oldest_of),
         }
 
+    @property
+    def place(self) -> str:
+        """Where it is, as far as its URL says."""
+        said = conninfo_to_dict(self._conninfo)
+        return " ".join(str(said.get(word) or "") for word in ("host", "port", "dbname", "service"))
+
     def secrets(self) -> list[str]:
         """Return what must not be read in a log: the password that it connects with."""
         password = conninfo_to_dict(self._conninfo).get("password")

@@ -262,6 +262,11 @@ class SqliteStore(SqlStore):
     def _read(self, read: Callable[[Session], T]) -> T:
         return self._readers.run(lambda db: read(Session(db)))
 
+    @property
+    def place(self) -> str:
+        """Where it is."""
+        return str(self.path.resolve())
+
     def about(self) -> dict[str, object]:
         """Return what `doctor` shows of this store."""
         return {

@@ -1,0 +1,263 @@
+"""`ulak publishing`: the parts of publishing as processes, and what operators do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from ulak import Engine, Job, JobFilter
+from ulak.auth import Keys
+from ulak.kit.clock import rfc3339
+from ulak.kit.commands import (
+    ActorOption,
+    AppOption,
+    JsonOption,
+    complain,
+    load_service,
+    note,
+    print_json,
+    print_table,
+    some,
+)
+from ulak.kit.processes import Work, run
+from ulak.service import Service, attach
+from ulak.services.publishing import Publishing, make_routes
+from ulak.services.publishing.keys import make_keys
+from ulak.services.publishing.queue import RELAY, RELAY_QUEUE
+from ulak.services.publishing.scopes import SCOPES
+from ulak.services.publishing.settings import WORKERS, load
+from ulak.settings import Settings, read_env_file
+from ulak.settings import load as load_platform
+from ulak.web import app as make_app
+
+group = typer.Typer(no_args_is_help=True, help="The parts of publishing, and its dead letters.")
+
+HostOption = Annotated[
+    str | None, typer.Option(help="Listen on this address; else ULAK_HOST or 127.0.0.1.")
+]
+PortOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=65535,
+        help="0 for any; else ULAK_PORT, or 8000 of backend, 8001 of users-api, 8002 of the last.",
+    ),
+]  # fmt: skip
+LimitOption = Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")]
+
+
+@group.command()
+def backend(host: HostOption = None, port: PortOption = None, app: AppOption = None) -> None:
+    """Serve posts and the internal routes, and relay tasks to the queue."""
+    with _loaded(app) as (platform, own):
+        _serve("backend", own.posts_engine, own, _at(platform, host, port, 8000), of_users=False)
+
+
+@group.command()
+def users_api(host: HostOption = None, port: PortOption = None, app: AppOption = None) -> None:
+    """Serve users, logins and subscriptions."""
+    with _loaded(app) as (platform, own):
+        _serve("users-api", own.users_engine, own, _at(platform, host, port, 8001), of_posts=False)
+
+
+@group.command()
+def saga_worker(app: AppOption = None) -> None:
+    """Moderate posts, make their previews and publish them."""
+    _work("saga-worker", app, "saga_queue", *WORKERS[:3])
+
+
+@group.command()
+def worker(app: AppOption = None) -> None:
+    """Tell subscribers of what was published."""
+    _work("worker", app, "notifications_queue", "publish")
+
+
+@group.command()
+def dlq_worker(app: AppOption = None) -> None:
+    """Compensate what dead letters have left half done."""
+    _work("dlq-worker", app, "dlq_queue", "dlq")
+
+
+@group.command()
+def relay(app: AppOption = None) -> None:
+    """Relay tasks from the posts to the queue, and look for stuck posts."""
+    with _loaded(app) as (platform, own):
+        run("relay", platform, work=[_relaying(own)], secrets=own.settings.secrets)
+
+
+@group.command()
+def push_notificator(
+    host: HostOption = None,
+    port: PortOption = None,
+    per_minute: Annotated[
+        int, typer.Option(min=0, help="Pushes that it takes of one token; 0 for any number.")
+    ] = 10,
+) -> None:
+    """Stand in for a push service: for trying it, not for production."""
+    from ulak.services.publishing.push_notificator import make_push_notificator
+
+    read_env_file()
+    found = _at(load_platform(), host, port, 8002)
+    run("push-notificator", found, app=lambda _: make_push_notificator(per_minute))
+
+
+@group.command("make-keys")
+def make_service_keys(
+    actor: ActorOption,
+    least_privilege: Annotated[
+        bool, typer.Option("--least-privilege", help="Narrow each to the calls of its worker.")
+    ] = False,
+    app: AppOption = None,
+) -> None:
+    """Make a service key for each worker, besides those that there are; each is shown this once."""
+    with _loaded(app) as (_, own):
+        own.posts_engine.store.migrate()
+        made = make_keys(own.posts_engine, least_privilege=least_privilege, actor=actor)
+        for name, key in made:
+            print(f"{name:<18} {key}")
+    names = ", ".join(f"INTERNAL_API_KEY_{worker.upper()}" for worker in WORKERS)
+    which = f"each as its own of {names}" if least_privilege else "any one as INTERNAL_API_KEY"
+    note(f"they are not shown again: set {which}, and start the workers anew")
+
+
+@group.command()
+def outbox(app: AppOption = None, limit: LimitOption = 50, as_json: JsonOption = False) -> None:
+    """List the tasks that were written, the newest first. Beside the posts they are in the queue
+    at once; apart, when the relay has sent them."""
+    with _loaded(app) as (_, own):
+        queue = own.posts.queue
+        flows = [flow.name for flow in queue.tasks.saga] if queue.is_same else [RELAY]
+        found = _newest(own.posts_engine, flows, limit)
+        rows = [_outbox_row(own, job, is_sent=queue.is_same or job.is_final) for job in found]
+    _print(rows, as_json)
+
+
+@group.command()
+def inbox(app: AppOption = None, limit: LimitOption = 50, as_json: JsonOption = False) -> None:
+    """List the tasks that were processed, the newest first."""
+    with _loaded(app) as (_, own):
+        engine, flows = own.queue_engine, [flow.name for flow in own.posts.queue.tasks.saga]
+        rows = [
+            {
+                "event_id": _read(engine, job).get("event_id"), "consumer": job.flow,
+                "processed_at": rfc3339(job.changed_at, "seconds"), "result": job.state,
+            }
+            for job in _newest(engine, flows, limit, role="done")
+        ]  # fmt: skip
+    _print(rows, as_json)
+
+
+@group.command()
+def redrive(
+    actor: ActorOption,
+    task: Annotated[str | None, typer.Option(help="Only this task, as post.notify.")] = None,
+    per_second: Annotated[float, typer.Option(min=0.01, max=1000, help="How many.")] = 5.0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Let posts in ERROR go on as well.")
+    ] = False,
+    app: AppOption = None,
+) -> None:
+    """Put dead letters back that were neither redriven nor discarded."""
+    done = refused = 0
+    with _loaded(app) as (_, own):
+        for id, error in own.dead_letters.redrive_all(
+            actor=actor, task=task, resume=resume, per_second=per_second
+        ):
+            done, refused = done + (error is None), refused + (error is not None)
+            if error is not None:
+                complain(f"{id}: {error}")
+    print(f"redriven {some(done, 'dead letter')}")
+    if refused:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _loaded(app: str | None) -> Iterator[tuple[Settings, Publishing]]:
+    platform, _, own = load_service("publishing", app)
+    try:
+        yield platform, own
+    finally:
+        for engine in (own.queue_engine, own.posts_engine, own.users_engine):
+            engine.close()
+
+
+def _at(platform: Settings, host: str | None, port: int | None, usual: int) -> Settings:
+    """Return settings with the address that was typed, that is set, or that is usual."""
+    default = usual if platform.source("port") == "default" else None
+    return platform.override("command line", host=host, port=default if port is None else port)
+
+
+def _serve(name: str, engine: Engine, own: Publishing, found: Settings, **parts: bool) -> None:
+    """Serve a part of the routes, on the engine of its tables; the backend relays as well."""
+    own.settings.must_have_secret()
+    part = Service(
+        "publishing", attach=lambda *_: own, routes=partial(make_routes, **parts), scopes=SCOPES
+    )
+    attach(part, engine, found)
+    is_backend = not parts.get("of_users", True)
+    run(
+        name, found, engines=[engine], migrating=True, secrets=own.settings.secrets,
+        work=[_relaying(own)] if is_backend else [],
+        prepare=(own.posts if is_backend else own.users).tables.ensure,
+        app=lambda unready: make_app(
+            engine, identity=Keys(own.posts_engine), unready=unready, services=[part],
+            platform_routes=False, swagger=True,
+        ),
+    )  # fmt: skip
+
+
+def _work(name: str, app: str | None, queue: str, *workers: str) -> None:
+    """Work on one queue; a key that `ulak up` keeps for itself is not enough."""
+    with _loaded(app) as (platform, own):
+        load(env=platform.env).must_have_keys(*workers)
+        own.settings.must_have_secret()  # the keys of subscribers are sealed by it
+        queues = [getattr(own.settings, queue)]
+        work = Work(own.queue_engine, queues, lease=own.settings.visibility)
+        run(name, platform, work=[work], secrets=own.settings.secrets)
+
+
+def _relaying(own: Publishing) -> Work:
+    return Work(own.posts_engine, [RELAY_QUEUE], lease=own.settings.visibility)
+
+
+def _newest(engine: Engine, flows: list[str], limit: int, **where: Any) -> list[Job]:
+    found = [
+        job for flow in flows for job in engine.jobs(JobFilter(flow=flow, **where), limit=limit)
+    ]
+    return sorted(found, key=lambda job: job.id, reverse=True)[:limit]
+
+
+def _outbox_row(own: Publishing, job: Job, *, is_sent: bool) -> dict[str, Any]:
+    engine, queue = own.posts_engine, own.posts.queue
+    row = _read(engine, job)
+    task = job.flow if queue.is_same else row.get("task", "redrive")
+    payload = row.get("payload", row)
+    failures = [line for line in engine.inspect.trail(job.id) if line.kind in ("retry", "failed")]
+    sent_at = job.created_at if queue.is_same else job.changed_at
+    return {
+        "id": job.id, "event_id": payload.get("event_id"), "task": task,
+        "queue": queue.tasks.find(task).queue, "payload": payload,
+        "available_at": rfc3339(job.not_before, "seconds"), "attempts": job.attempt,
+        "last_error": failures[-1].message if failures else None,
+        "sent_at": rfc3339(sent_at, "seconds") if is_sent else None,
+    }  # fmt: skip
+
+
+def _read(engine: Engine, job: Job) -> dict[str, Any]:
+    payload = engine.inspect.payload(job.id)
+    return payload if isinstance(payload, dict) else {}
+
+
+def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """Print rows by the names of the specification; a table leaves payloads out."""
+    if as_json:
+        print_json(rows)
+    elif rows:
+        names = [name for name in rows[0] if name != "payload"]
+        cells = [["-" if row[n] is None else str(row[n]) for n in names] for row in rows]
+        print_table(names, cells, keep=names[:1])
+    else:
+        note("there is none")
