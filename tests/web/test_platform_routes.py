@@ -19,7 +19,7 @@ def make_routes(*_):
         """Read a service's own jobs."""
         return ["its own"]
 
-    return Routes([router], [Access("GET", "/jobs", KNOWN)])
+    return Routes([router], [Access("GET", "/jobs", KNOWN, schemes=("Bearer",))])
 
 
 LETTERS = Service("letters", attach=lambda *_: None, routes=make_routes)

@@ -31,7 +31,7 @@ async def who() -> tuple[str, str]:
 
 def make_routes(engine, _):
     protect = idempotent_route(
-        Guard(engine.store), Scope("letters.write"), identify=who, policy="optional"
+        Guard(engine.store), Scope("letters.write", mode="lease"), identify=who, policy="optional"
     )
     router, plain = guarded_router(route_class=Both), APIRouter(route_class=SlashRoute)
     written: list[str] = []
