@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Make sure that this machine has the programs of the servers that tests start for themselves:
-# PostgreSQL and pgbouncer. Says nothing and takes no time when they are there.
+# PostgreSQL, pgbouncer and nginx. Says nothing and takes no time when they are there.
 #
 # What is missing is installed from Debian's or Ubuntu's packages if we may: as root, or by sudo
 # without a password. Only the programs are wanted, so no cluster is made and no service started.
@@ -24,9 +24,14 @@ has_pgbouncer() {
     PATH="$PATH:/usr/sbin" command -v pgbouncer >/dev/null
 }
 
+has_nginx() {
+    PATH="$PATH:/usr/sbin" command -v nginx >/dev/null
+}
+
 missing() {
     has_postgres || echo postgresql
     has_pgbouncer || echo pgbouncer
+    has_nginx || echo nginx-light
 }
 
 # Packages start what they install. This answer of policy-rc.d, "not allowed", is the way to ask
@@ -70,13 +75,15 @@ if [ "${#packages[@]}" -eq 0 ]; then
 fi
 
 echo "servers: the tests start servers of their own; installing ${packages[*]}"
-had_pgbouncer=$(has_pgbouncer && echo yes || echo no)
+new=()
+has_pgbouncer || new+=(pgbouncer.service)
+has_nginx || new+=(nginx.service)
 if ! install "${packages[@]}" || [ -n "$(missing)" ]; then
     echo "servers: could not install ${packages[*]}; install them as root, then run this again:" >&2
     echo "    apt-get install ${packages[*]}" >&2
     exit 1
 fi
-# It would start with the machine from now on, which nobody asked for.
-if [ "$had_pgbouncer" = no ] && [ -d /run/systemd/system ]; then
-    as_root systemctl disable --quiet pgbouncer.service
+# They would start with the machine from now on, which nobody asked for.
+if [ "${#new[@]}" -gt 0 ] && [ -d /run/systemd/system ]; then
+    as_root systemctl disable --quiet "${new[@]}"
 fi

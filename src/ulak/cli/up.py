@@ -85,8 +85,9 @@ def up(
 
 def _up(found: Settings, bound: socket, *, workers: int, lease: str, drain: str) -> None:
     engine = load(found)
-    cleanup.attach(engine, wiring.idempotency_settings())
     further = further_engines(engine)
+    for each in (engine, *further):
+        cleanup.attach(each, wiring.idempotency_settings())
     beside = queues_beside(engine)
     own = beside if engine.kernel.queues_apart else None
     settings = worker_command.worker_settings(

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain
 from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
@@ -39,9 +38,10 @@ def start(env: str, secrets: Iterable[str] = (), *, child: str | None = None) ->
 
 def secrets_of(found: Settings, *engines: Engine) -> list[str]:
     """Return the secrets that a process knows by their value: of its settings and of its stores."""
-    of_stores = (getattr(engine.store, "secrets", list)() for engine in engines)
-    own = (getattr(found, name) for name in sorted(SECRETS))
-    return [*filter(None, chain(*of_stores, own))]
+    own: list[str] = [getattr(found, name) for name in sorted(SECRETS)]
+    for engine in engines:
+        own += getattr(engine.store, "secrets", list)()
+    return [*filter(None, own)]
 
 
 def guard(hidden: Hidden) -> None:

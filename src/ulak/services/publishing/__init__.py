@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -71,9 +71,7 @@ def attach(
             f"the service publishing needs {error.name}, which is not installed; "
             "pip install 'ulak[web,publishing]'"
         ) from error
-    settings, kept = _load(platform), {}
-    if platform.env == "dev":
-        settings, kept = keys.with_kept(settings, platform.data)
+    settings, kept = keys.with_kept(_load(platform), platform)
     posts_engine = _find_engine(settings.database_url, engine)
     users_engine = _find_engine(settings.users_database_url, posts_engine, engine)
     sender = queue.Queue(posts_engine, engine, tasks.make_tasks(settings))
@@ -92,9 +90,9 @@ def attach(
 
 
 def make_routes(
-    engine: Engine, publishing: Publishing, *, of_posts: bool = True, of_users: bool = True
+    engine: Engine, publishing: Publishing, *, about: Collection[str] = ("posts", "users")
 ) -> Routes:
-    """Make the routes of posts, with the internal ones, and those of users. Raises `BadInput`:
+    """Make the routes about posts, with the internal ones, and about users. Raises `BadInput`:
     there is no secret to check tokens with."""
     from ulak.services.publishing import internal_routes, public_routes, user_routes
     from ulak.services.publishing.bodies import envelope
@@ -102,13 +100,13 @@ def make_routes(
 
     publishing.settings.must_have_secret()
     posts, logins, saga = publishing.posts, publishing.logins, publishing.saga
-    ready = posts.tables if of_posts else publishing.users.tables
-    made = [public_routes.make_ready(ready)]
-    if of_posts:
+    tables = posts.tables if "posts" in about else publishing.users.tables
+    made = [public_routes.make_ready(tables)]
+    if "posts" in about:
         engine = publishing.posts_engine
         made.append(public_routes.make_public(engine, posts, logins))
         made.append(internal_routes.make_internal(engine, saga, publishing.dead_letters))
-    if of_users:
+    if "users" in about:
         made.append(user_routes.make_users(publishing.users, logins))
     lines = [line for _, lines in made for line in lines]
     return Routes([router for router, _ in made], lines, envelope=envelope)

@@ -53,14 +53,14 @@ LimitOption = Annotated[int, typer.Option(min=1, max=10_000, help="How many at m
 def backend(host: HostOption = None, port: PortOption = None, app: AppOption = None) -> None:
     """Serve posts and the internal routes, and relay tasks to the queue."""
     with _loaded(app) as (platform, own):
-        _serve("backend", own.posts_engine, own, _at(platform, host, port, 8000), of_users=False)
+        _serve("backend", own.posts_engine, own, _at(platform, host, port, 8000), "posts")
 
 
 @group.command()
 def users_api(host: HostOption = None, port: PortOption = None, app: AppOption = None) -> None:
     """Serve users, logins and subscriptions."""
     with _loaded(app) as (platform, own):
-        _serve("users-api", own.users_engine, own, _at(platform, host, port, 8001), of_posts=False)
+        _serve("users-api", own.users_engine, own, _at(platform, host, port, 8001), "users")
 
 
 @group.command()
@@ -190,14 +190,13 @@ def _at(platform: Settings, host: str | None, port: int | None, usual: int) -> S
     return platform.override("command line", host=host, port=default if port is None else port)
 
 
-def _serve(name: str, engine: Engine, own: Publishing, found: Settings, **parts: bool) -> None:
+def _serve(name: str, engine: Engine, own: Publishing, found: Settings, about: str) -> None:
     """Serve a part of the routes, on the engine of its tables; the backend relays as well."""
     own.settings.must_have_secret()
-    part = Service(
-        "publishing", attach=lambda *_: own, routes=partial(make_routes, **parts), scopes=SCOPES
-    )
+    routes = partial(make_routes, about={about})
+    part = Service("publishing", attach=lambda *_: own, routes=routes, scopes=SCOPES)
     attach(part, engine, found)
-    is_backend = not parts.get("of_users", True)
+    is_backend = about == "posts"
     run(
         name, found, engines=[engine], migrating=True, secrets=own.settings.secrets,
         work=[_relaying(own)] if is_backend else [],

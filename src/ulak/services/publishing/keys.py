@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
@@ -12,7 +11,7 @@ from ulak import Engine
 from ulak.auth import SERVICE, Directory, kept_secrets, new_secret
 from ulak.services.publishing import scopes
 from ulak.services.publishing.settings import WORKERS, PublishingSettings
-from ulak.settings import is_placeholder
+from ulak.settings import Settings, is_placeholder
 
 CALLS: Final[Mapping[str, tuple[str, ...]]] = {
     "moderation": (scopes.READ, scopes.APPROVE, scopes.REJECT),
@@ -36,22 +35,25 @@ def make_keys(engine: Engine, *, least_privilege: bool, actor: str) -> Iterator[
 
 
 def with_kept(
-    settings: PublishingSettings, folder: Path
+    settings: PublishingSettings, platform: Settings
 ) -> tuple[PublishingSettings, Mapping[str, str]]:
-    """Return settings that have what the folder keeps where nobody has set a secret or a key, and
-    the kept keys that they have, by worker. A placeholder counts as not set."""
-    lacking = [name for name, key in settings.internal_api_keys.items() if _is_unset(key)]
-    if settings.secret_key and not lacking:
+    """Return settings that in dev have what the data folder keeps, where nobody has set a secret or
+    a key, and the kept keys that they have, by worker. A placeholder counts as not set."""
+    keys = settings.internal_api_keys
+    lacking = [name for name, key in keys.items() if not key or is_placeholder(key)]
+    if platform.env != "dev" or (settings.secret_key and not lacking):
         return settings, {}
     kept = kept_secrets(
-        folder / FILE, lambda: {_SECRET: token_hex(32)} | {name: new_secret() for name in WORKERS},
-        what="the secret and the keys of publishing", instead="SECRET_KEY and INTERNAL_API_KEY",
-    )  # fmt: skip
+        platform.data / FILE,
+        lambda: {_SECRET: token_hex(32), **{name: new_secret() for name in WORKERS}},
+        what="the secret and the keys of publishing",
+        instead="SECRET_KEY and INTERNAL_API_KEY",
+    )
     own = {name: kept[name] for name in lacking}
     return replace(
         settings,
         secret_key=settings.secret_key or kept[_SECRET],
-        internal_api_keys={**settings.internal_api_keys, **own},
+        internal_api_keys={**keys, **own},
     ), own
 
 
@@ -69,7 +71,3 @@ def _directory(engine: Engine) -> Directory:
 
 def _name(worker: str) -> str:
     return f"{worker}-worker"
-
-
-def _is_unset(key: str) -> bool:
-    return not key or is_placeholder(key)
