@@ -155,10 +155,9 @@ class Site:
 
                 async def one(request: Request) -> httpx.Response:
                     method, path, credential, options = request
-                    headers = dict(options.pop("headers", {}))
-                    if credential:
-                        headers["Authorization"] = credential
-                    return await client.request(method, path, headers=headers, **options)
+                    headers = {"Authorization": credential} if credential else {}
+                    sent = {**options, "headers": headers | options.get("headers", {})}
+                    return await client.request(method, path, **sent)
 
                 return await asyncio.gather(*map(one, requests))
 

@@ -189,7 +189,7 @@ def envelope(problem: Mapping[str, Any]) -> Mapping[str, Any]:
 def show_article(post: Article, reader: str = "") -> dict[str, Any]:
     """Return a post as a reader sees it: of one that is not published, others than its author see
     how it stands and not what it says."""
-    document = {
+    document: dict[str, Any] = {
         "id": post.id, "slug": post.slug, "title": post.title, "status": post.status,
         "preview_url": post.preview_url, "published_at": _time(post.published_at),
         "created_at": _time(post.created_at), "updated_at": _time(post.updated_at),
