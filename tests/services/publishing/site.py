@@ -9,6 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
@@ -104,20 +105,26 @@ class Site:
         self.logins = Logins(SECRET, self.settings.access_token_expire, clock)
         self.keys = Directory(self.engine.open().store, scopes={s: s for s in SCOPES})
         self._made: dict[tuple[str, ...], str] = {}
+
+    @cached_property
+    def app(self) -> Any:
+        """The application; many tests ask nothing over HTTP."""
         service = Service(
             "publishing", attach=lambda *_: None, routes=lambda *_: self.routes(), scopes=SCOPES
         )
         attach(service, self.engine, Settings())
-        self.app = ulak.web.app(
-            self.engine, identity=None, services=[service], platform_routes=False
-        )
+        return ulak.web.app(self.engine, identity=None, services=[service], platform_routes=False)
 
-    def routes(self) -> ulak.web.Routes:
-        self.lines = [
+    @cached_property
+    def lines(self) -> list[tuple[Any, list[ulak.web.Access]]]:
+        """The routers, each with its lines of access."""
+        return [
             make_public(self.engine, self.posts, self.logins),
             make_internal(self.engine, self.saga, self.dead_letters),
             make_ready(self.posts.tables),
         ]
+
+    def routes(self) -> ulak.web.Routes:
         return ulak.web.Routes(
             [router for router, _ in self.lines],
             [line for _, lines in self.lines for line in lines],

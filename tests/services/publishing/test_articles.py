@@ -175,7 +175,7 @@ def test_comments_stand_below_published_posts_only(site: Site) -> None:
     assert site.posts.comments(post.slug, skip=1, limit=1) == [second]
     with pytest.raises(statuses.NotAuthor):
         site.posts.uncomment(post.slug, first.id, ADA)
-    with pytest.raises(statuses.CommentNotFound):
+    with pytest.raises(statuses.PostNotFound):
         site.posts.uncomment(draft.slug, first.id, BOB)
     site.posts.uncomment(post.slug, first.id, BOB)
     assert site.posts.comments(post.slug) == [second]

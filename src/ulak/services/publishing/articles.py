@@ -87,43 +87,36 @@ class Moved:
 
 
 # Statements are composed of these constants and of the names of fields; every value is a `?`.
+# ruff: noqa: S608
 _ARTICLES: Final = "{schema}.publishing_articles"
+_TAGS: Final = "{schema}.publishing_tags"
+_COMMENTS: Final = "{schema}.publishing_comments"
+_HISTORY: Final = "{schema}.publishing_history"
 _FIELDS: Final = tuple(field.name for field in fields(Article) if field.name != "tags")
 _COLUMNS: Final = ", ".join(_FIELDS)
-_SELECT: Final = f"SELECT {_COLUMNS} FROM {_ARTICLES}"  # noqa: S608
-BY_ID: Final = f"{_SELECT} WHERE id = ?"
-BY_SLUG: Final = f"{_SELECT} WHERE slug = ?"
-_COUNT: Final = f"SELECT count(*) FROM {_ARTICLES}"  # noqa: S608
+_COMMENT: Final = ", ".join(field.name for field in fields(Comment))
+_MOVE: Final = ", ".join(field.name for field in fields(Moved))
+BY_ID: Final = f"SELECT {_COLUMNS} FROM {_ARTICLES} WHERE id = ?"
+BY_SLUG: Final = f"SELECT {_COLUMNS} FROM {_ARTICLES} WHERE slug = ?"
 _INSERT: Final = (
-    f"INSERT INTO {_ARTICLES} ({_COLUMNS}) VALUES ({', '.join('?' * len(_FIELDS))}) "  # noqa: S608
+    f"INSERT INTO {_ARTICLES} ({_COLUMNS}) VALUES ({', '.join('?' * len(_FIELDS))}) "
     "ON CONFLICT (slug) DO NOTHING RETURNING id"
 )
-_TAKEN: Final = f"SELECT slug FROM {_ARTICLES} WHERE slug >= ? AND slug < ?"  # noqa: S608
-_DELETE: Final = f"DELETE FROM {_ARTICLES} WHERE id = ?"  # noqa: S608
-_HAS_TAG: Final = (
-    "EXISTS (SELECT 1 FROM {schema}.publishing_tags WHERE article_id = id AND tag = ?)"
-)
-_ADD_TAG: Final = "INSERT INTO {schema}.publishing_tags (article_id, tag) VALUES (?, ?)"
-_DROP_TAGS: Final = "DELETE FROM {schema}.publishing_tags WHERE article_id = ?"
-_ADD_MOVE: Final = (
-    "INSERT INTO {schema}.publishing_history "
-    "(article_id, at, from_status, to_status, publication_id, cause, actor) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
-_HISTORY: Final = (
-    "SELECT at, from_status, to_status, publication_id, cause, actor "
-    "FROM {schema}.publishing_history WHERE article_id = ? ORDER BY seq"
-)
-_COMMENTS: Final = "{schema}.publishing_comments"
-_COMMENT: Final = "id, article_id, author_id, body, created_at, updated_at"
-_ADD_COMMENT: Final = f"INSERT INTO {_COMMENTS} ({_COMMENT}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
+_TAKEN: Final = f"SELECT slug FROM {_ARTICLES} WHERE slug >= ? AND slug < ?"
+_DELETE: Final = f"DELETE FROM {_ARTICLES} WHERE id = ?"
+_HAS_TAG: Final = f"EXISTS (SELECT 1 FROM {_TAGS} WHERE article_id = id AND tag = ?)"
+_ADD_TAG: Final = f"INSERT INTO {_TAGS} (article_id, tag) VALUES (?, ?)"
+_DROP_TAGS: Final = f"DELETE FROM {_TAGS} WHERE article_id = ?"
+_ADD_MOVE: Final = f"INSERT INTO {_HISTORY} (article_id, {_MOVE}) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_LIST_MOVES: Final = f"SELECT {_MOVE} FROM {_HISTORY} WHERE article_id = ? ORDER BY seq"
+_ADD_COMMENT: Final = f"INSERT INTO {_COMMENTS} ({_COMMENT}) VALUES (?, ?, ?, ?, ?, ?)"
 _LIST_COMMENTS: Final = (
-    f"SELECT {_COMMENT} FROM {_COMMENTS} WHERE article_id = ? "  # noqa: S608
+    f"SELECT {_COMMENT} FROM {_COMMENTS} WHERE article_id = ? "
     "ORDER BY created_at, id LIMIT ? OFFSET ?"
 )
-_COMMENT_AUTHOR: Final = f"SELECT author_id FROM {_COMMENTS} WHERE id = ? AND article_id = ?"  # noqa: S608
-_DROP_COMMENT: Final = f"DELETE FROM {_COMMENTS} WHERE id = ?"  # noqa: S608
-_DROP_COMMENTS: Final = f"DELETE FROM {_COMMENTS} WHERE article_id = ?"  # noqa: S608
+_COMMENT_AUTHOR: Final = f"SELECT author_id FROM {_COMMENTS} WHERE id = ? AND article_id = ?"
+_DROP_COMMENT: Final = f"DELETE FROM {_COMMENTS} WHERE id = ?"
+_DROP_COMMENTS: Final = f"DELETE FROM {_COMMENTS} WHERE article_id = ?"
 
 
 class Posts:
@@ -134,8 +127,6 @@ class Posts:
         self.engine = engine
         self.queue = queue
         self.tables = Tables(engine, SCHEMA)
-
-    # --- for authors ---------------------------------------------------------------
 
     def create(
         self, author_id: str, *, title: str, description: str, body: str, tags: Iterable[str] = ()
@@ -214,15 +205,15 @@ class Posts:
             drafted = self._to_draft(connection, post, statuses.RETURNED)
             return self._with_tags(connection, [drafted])[0]
 
-    # --- for readers ---------------------------------------------------------------
-
-    def get(self, slug: str) -> Article:
-        """Return a post by its slug; `PostNotFound` if there is none."""
-        return self._get(BY_SLUG, slug)
+    def get(self, slug: str, by: str = BY_SLUG) -> Article:
+        """Return a post by its slug, or by its id (`BY_ID`); `PostNotFound` if there is none."""
+        with self.tables.reading() as connection:
+            post = _only(self.tables.execute(connection, by, slug), slug)
+            return self._with_tags(connection, [post])[0]
 
     def get_by_id(self, id: str) -> Article:
         """Return a post by its id; `PostNotFound` if there is none."""
-        return self._get(BY_ID, id)
+        return self.get(id, BY_ID)
 
     def list(
         self, *, status: str | None = None, author_id: str | None = None, tag: str | None = None,
@@ -231,18 +222,16 @@ class Posts:
         """Return a page of posts, the newest first, and how many there are on all pages."""
         wanted = {"status = ?": status, "author_id = ?": author_id, _HAS_TAG: tag}
         held = {condition: value for condition, value in wanted.items() if value is not None}
-        where = f" WHERE {' AND '.join(held)}" if held else ""
-        page = f"{_SELECT}{where} ORDER BY created_at DESC, id DESC LIMIT ? OFFSET ?"
+        those = f"FROM {_ARTICLES} WHERE {' AND '.join(held) or 'true'}"
+        page = f"SELECT {_COLUMNS} {those} ORDER BY created_at DESC, id DESC LIMIT ? OFFSET ?"
         with self.tables.reading() as connection:
             rows = self.tables.execute(connection, page, *held.values(), limit, skip)
-            (found,) = self.tables.execute(connection, f"{_COUNT}{where}", *held.values())
-            return self._with_tags(connection, map(article_in, rows)), found[0]
+            (found,) = self.tables.execute(connection, f"SELECT count(*) {those}", *held.values())
+            return self._with_tags(connection, map(_article_in, rows)), found[0]
 
     def history(self, id: str) -> Sequence[Moved]:
         """Return how a post came to its status, also of one that was deleted."""
-        return [Moved(*row) for row in self.tables.read(_HISTORY, id)]
-
-    # --- comments ------------------------------------------------------------------
+        return [Moved(*row) for row in self.tables.read(_LIST_MOVES, id)]
 
     def comment(self, slug: str, author_id: str, body: str) -> Comment:
         """Write a comment below a published post."""
@@ -264,12 +253,10 @@ class Posts:
             post = self.lock(connection, BY_SLUG, slug)
             found = self.tables.execute(connection, _COMMENT_AUTHOR, id, post.id)
             if not found:
-                raise statuses.CommentNotFound(f"there is no comment {id} below {slug}")
+                raise statuses.PostNotFound(f"there is no comment {id} below {slug}")
             if found[0][0] != author_id:
                 raise statuses.NotAuthor(f"the comment {id} is somebody else's")
             self.tables.execute(connection, _DROP_COMMENT, id)
-
-    # --- how a row changes -----------------------------------------------------------
 
     def lock(self, connection: Any, by: str, value: str) -> Article:
         """Read a post, `BY_ID` or `BY_SLUG`, and let nobody change it until the transaction ends;
@@ -284,24 +271,20 @@ class Posts:
             raise ValueError(f"no post goes from {post.status} to {to} by {cause}")
         moved = self.update(connection, post, status=to, **changes)
         publication = moved.publication_id or post.publication_id
-        self.tables.execute(
-            connection, _ADD_MOVE, post.id, moved.updated_at, post.status, to, publication, cause,
-            actor,
-        )  # fmt: skip
+        line = (post.id, moved.updated_at, post.status, to, publication, cause, actor)
+        self.tables.execute(connection, _ADD_MOVE, *line)
         return moved
 
     def update(self, connection: Any, post: Article, **changes: Any) -> Article:
         """Change fields of a post, if it still has the status and the publication that it was read
         with."""
         changes["updated_at"] = self.tables.now
-        columns = ", ".join(f"{name} = ?" for name in changes)
-        done = self.tables.execute(
-            connection,
-            f"UPDATE {_ARTICLES} SET {columns} WHERE id = ? AND status = ? "  # noqa: S608
-            "AND coalesce(publication_id, '') = ? RETURNING id",
-            *changes.values(), post.id, post.status, post.publication_id or "",
-        )  # fmt: skip
-        if not done:
+        statement = (
+            f"UPDATE {_ARTICLES} SET {', '.join(f'{name} = ?' for name in changes)} "
+            "WHERE id = ? AND status = ? AND coalesce(publication_id, '') = ? RETURNING id"
+        )
+        stood = post.id, post.status, post.publication_id or ""
+        if not self.tables.execute(connection, statement, *changes.values(), *stood):
             raise statuses.InvalidStatus(
                 f"the post {post.id} was changed meanwhile; read it again", post.status
             )
@@ -319,11 +302,6 @@ class Posts:
             raise statuses.NotAuthor(f"{slug} is somebody else's post")
         return post
 
-    def _get(self, by: str, value: str) -> Article:
-        with self.tables.reading() as connection:
-            post = _only(self.tables.execute(connection, by, value), value)
-            return self._with_tags(connection, [post])[0]
-
     def _insert(self, connection: Any, post: Article) -> Article:
         """Add a row with the first free slug of its title."""
         taken: frozenset[str] | None = None
@@ -332,7 +310,8 @@ class Posts:
                 continue
             made = replace(post, slug=slug)
             # The key is the law: a transaction that has the slug and has not ended is waited for.
-            if self.tables.execute(connection, _INSERT, *_row_of(made)):
+            row = (getattr(made, name) for name in _FIELDS)
+            if self.tables.execute(connection, _INSERT, *row):
                 return made
             if taken is None:
                 # All that begin with `slug-`: in ASCII, `.` comes after `-`.
@@ -357,12 +336,8 @@ class Posts:
             return []
         marks = ", ".join("?" * len(found))
         tags: dict[str, list[str]] = {}
-        for id, tag in self.tables.execute(
-            connection,
-            "SELECT article_id, tag FROM {schema}.publishing_tags "  # noqa: S608
-            f"WHERE article_id IN ({marks}) ORDER BY tag",
-            *found,
-        ):
+        named = f"SELECT article_id, tag FROM {_TAGS} WHERE article_id IN ({marks}) ORDER BY tag"
+        for id, tag in self.tables.execute(connection, named, *found):
             tags.setdefault(id, []).append(tag)
         return [replace(post, tags=tuple(tags.get(id, ()))) for id, post in found.items()]
 
@@ -371,19 +346,14 @@ _UNDECIDED: Final = dict.fromkeys(("verdict", "preview_url", "moderation_reason"
 """What a publication has before its first step."""
 
 
-def article_in(row: Row) -> Article:
-    """Return the post of a row, without its tags."""
+def _article_in(row: Row) -> Article:
     return Article(**dict(zip(_FIELDS, row, strict=True)))
-
-
-def _row_of(post: Article) -> Row:
-    return tuple(getattr(post, name) for name in _FIELDS)
 
 
 def _only(rows: Sequence[Row], value: str) -> Article:
     if not rows:
         raise statuses.PostNotFound(f"there is no post {value}")
-    return article_in(rows[0])
+    return _article_in(rows[0])
 
 
 def _must_be_published(post: Article) -> Article:

@@ -19,11 +19,6 @@ from ulak.services.publishing import statuses
 from ulak.services.publishing.articles import Article, Comment
 from ulak.web import Access, Authenticator, guarded_router
 
-LONGEST_REASON: Final = 2000
-LONGEST_URL: Final = 500
-LONGEST_TAG: Final = 100
-MOST_TAGS: Final = 50
-
 Model = TypeVar("Model", bound=BaseModel)
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
@@ -43,7 +38,7 @@ def storable(text: str) -> str:
 def _web_address(text: str) -> str:
     try:
         parts = urlsplit(text)
-        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         is_good = False
     if not is_good or not text.isprintable() or " " in text:
@@ -55,18 +50,13 @@ Storable = AfterValidator(storable)
 Title = Annotated[str, StringConstraints(min_length=1, max_length=200), Storable]
 Description = Annotated[str, StringConstraints(min_length=1, max_length=500), Storable]
 Content = Annotated[str, StringConstraints(min_length=1), Storable]
-Reason = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_REASON), Storable]
-Tag = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_TAG), Storable]
-Tags = Annotated[list[Tag], Field(max_length=MOST_TAGS)]
-WebAddress = Annotated[
-    str, StringConstraints(max_length=LONGEST_URL), Storable, AfterValidator(_web_address)
-]
+Reason = Annotated[str, StringConstraints(min_length=1, max_length=2000), Storable]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=100), Storable]
+Tags = Annotated[list[Word], Field(max_length=50)]
+WebAddress = Annotated[str, StringConstraints(max_length=500), AfterValidator(_web_address)]
 
 
 class NewArticle(Body):
-    """A post as it is first written."""
-
     title: Title
     description: Description
     body: Content
@@ -83,8 +73,6 @@ class EditedArticle(Body):
 
 
 class NewComment(Body):
-    """A comment below a post."""
-
     body: Content
 
 
@@ -95,28 +83,20 @@ class About(Body):
 
 
 class Rejection(About):
-    """Why a post is rejected."""
-
     reason: Reason = "rejected by moderation"
     failed_task: Word | None = None
 
 
 class Preview(About):
-    """Where the preview of a post is."""
-
     preview_url: WebAddress
 
 
 class Failure(About):
-    """What has failed for good."""
-
     error_message: Reason
     failed_task: Word | None = None
 
 
 class Redrive(Body):
-    """How a dead letter goes back."""
-
     resume: bool = False
 
 
@@ -205,11 +185,6 @@ def show_article(post: Article, reader: str = "") -> dict[str, Any]:
             "error_message": post.error_message,
         }  # fmt: skip
     return document
-
-
-def show_whole(post: Article) -> dict[str, Any]:
-    """Return everything that is known of a post, as workers and operators see it."""
-    return {**show_article(post, post.author_id), "verdict": post.verdict, "sweeps": post.sweeps}
 
 
 def show_comment(comment: Comment) -> dict[str, Any]:

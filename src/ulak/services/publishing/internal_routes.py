@@ -13,7 +13,7 @@ from ulak.auth import Keys
 from ulak.errors import Forbidden, ServiceError, Unauthenticated
 from ulak.kit.bodies import describe_body, strict_body
 from ulak.services.publishing import bodies, scopes
-from ulak.services.publishing.bodies import RouteTable, optional_body, said, show_whole
+from ulak.services.publishing.bodies import RouteTable, optional_body, said, show_article
 from ulak.services.publishing.public_routes import Limit, Skip
 from ulak.services.publishing.saga import Saga, Step
 from ulak.web import Access, Caller, SlashRoute
@@ -42,15 +42,13 @@ _REDRIVE: Final = describe_body(bodies.Redrive, {"resume": True})
 
 
 class InvalidApiKey(ServiceError):
-    """There is no good service key; nobody is told what is wrong with the one that was sent."""
+    """Nobody is told what is wrong with the key that was sent."""
 
     code, status = "invalid_api_key", 401
     headers = MappingProxyType({"WWW-Authenticate": 'Token realm="ulak"'})
 
 
 class InsufficientScope(ServiceError):
-    """The service key is good, and not for this call."""
-
     code, status = "insufficient_scope", 403
 
 
@@ -87,7 +85,9 @@ def make_internal(
     @route("GET", POST, scopes.READ)
     def read(id: Id) -> Response:
         """Read everything about a post."""
-        return said("the post", {"article": show_whole(saga.find(id))})
+        post = saga.find(id)
+        document = show_article(post, post.author_id)
+        return said("the post", {"article": {**document, "verdict": post.verdict}})
 
     @route("POST", f"{POST}/approve", scopes.APPROVE, **_ABOUT)
     def approve(id: Id, principal: Caller, sent: Approval) -> Response:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from ulak import Dedup, Engine, Job
+from ulak import Dedup, Engine
 from ulak.kit.clock import SECOND, micros, now
 from ulak.services.publishing import statuses
 from ulak.services.publishing.articles import BY_ID, Article, Posts
@@ -27,8 +27,9 @@ SWEEP: Final = "publishing-sweep"
 A_DAY: Final = timedelta(days=1)
 MAY_REPEAT: Final = micros(A_DAY)
 """For how long a repeated publish makes sure of its notification: the inbox remembers longer."""
-LIVE: Final = frozenset({"ready", "busy", "waiting"})
-DEAD_LETTERS: Final = frozenset({"failed"})
+CARED_FOR: Final = frozenset({"ready", "busy", "waiting", "failed"})
+"""The roles of a task that goes on by itself, or waits as a dead letter for an operator. One that
+is held counts as lost."""
 A_PAGE: Final = 500
 _STUCK: Final = (
     "SELECT id, stepped_at FROM {schema}.publishing_articles "
@@ -139,7 +140,8 @@ class Saga:
             if post.status == statuses.ERROR:
                 return Step(post, changed=False)
             _must_be_pending(post, "marked as failed")
-            if failed_task in _done(post):
+            done = statuses.SAGA_TASKS[: statuses.SAGA_TASKS.index(missing_task(post))]
+            if failed_task in done:
                 raise statuses.StepDone(
                     f"{failed_task} of the post {id} is done; only its answer was lost", post.status
                 )
@@ -196,34 +198,29 @@ class Saga:
             # Outside of the transaction: the queue may be another database.
             post = self.posts.get_by_id(id)
             task = missing_task(post)
-            if post.stepped_at != stepped_at or _is_cared_for(self.posts.queue.find(task, post)):
+            job = self.posts.queue.find(task, post)
+            if post.stepped_at != stepped_at or (job is not None and job.role in CARED_FOR):
                 return False
             with step("saga.restart"), self.tables.writing() as connection:
                 post = self.posts.lock(connection, BY_ID, id)
                 if post.stepped_at != stepped_at or missing_task(post) != task:
                     return False  # it has gone on meanwhile
-                if post.sweeps >= MOST_SWEEPS:
-                    post = self._give_up(connection, post, task)
-                else:
-                    post = self._step(connection, post, sweeps=post.sweeps + 1)
-                    self._put(connection, task, post)
+                gives_up = post.sweeps >= MOST_SWEEPS
+                post = self._step(connection, post, sweeps=post.sweeps + 1)
+                if gives_up:
+                    post = self.posts.move(
+                        connection, post, statuses.ERROR, statuses.STUCK, SWEEP, stepped_at=None,
+                        error_message=f"{task} was started {MOST_SWEEPS} times more, in vain",
+                    )  # fmt: skip
+                # Where it gives up, the task fails at once: the dead letter for an operator.
+                self._put(connection, task, post, stuck=gives_up)
         except statuses.PostNotFound:
             return False
         log.warning(
-            "the post %s was stuck; %s was started anew, or given up after %s sweeps",
-            id, task, MOST_SWEEPS, extra={"sweeps": post.sweeps, "status": post.status},
+            "the post %s was stuck at %s: it is %s after %s sweeps", id, task, post.status,
+            post.sweeps,
         )  # fmt: skip
         return True
-
-    def _give_up(self, connection: Any, post: Article, task: str) -> Article:
-        post = self.posts.move(
-            connection, post, statuses.ERROR, statuses.STUCK, SWEEP, stepped_at=None,
-            sweeps=post.sweeps + 1,
-            error_message=f"{task} was started {MOST_SWEEPS} times more and had no effect",
-        )  # fmt: skip
-        # It fails at once, and stays as the dead letter from which an operator goes on.
-        self._put(connection, task, post, stuck=True)
-        return post
 
     def _lock(self, connection: Any, id: str, publication_id: str | None) -> Article:
         post = self.posts.lock(connection, BY_ID, id)
@@ -245,17 +242,6 @@ def missing_task(post: Article) -> str:
     if post.preview_url is not None:
         return statuses.PUBLISH
     return statuses.GENERATE_PREVIEW if post.verdict == statuses.APPROVED else statuses.MODERATE
-
-
-def _done(post: Article) -> frozenset[str]:
-    """Return the tasks of a pending post whose effect is stored."""
-    return frozenset(statuses.SAGA_TASKS[: statuses.SAGA_TASKS.index(missing_task(post))])
-
-
-def _is_cared_for(job: Job | None) -> bool:
-    """Tell whether a task will go on by itself, or waits as a dead letter for an operator. One
-    that is held counts as dead."""
-    return job is not None and job.role in LIVE | DEAD_LETTERS
 
 
 def _must_be_pending(post: Article, done: str) -> None:

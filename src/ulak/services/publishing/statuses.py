@@ -61,11 +61,9 @@ REFUSED: Final = "reject"
 
 
 class PostNotFound(ServiceError):
+    """There is no such post, or no such comment below it."""
+
     code, status = "not_found", 404
-
-
-class CommentNotFound(PostNotFound):
-    """There is no such comment below this post."""
 
 
 class NotAuthor(ServiceError):
