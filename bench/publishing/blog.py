@@ -28,8 +28,8 @@ import ulak
 from bench.measure import ROOT
 from bench.publishing.doors import Door, Receiver, forward_to
 from ulak.auth import SERVICE, Directory
-from ulak.service import attach, get_service
-from ulak.services.publishing import statuses
+from ulak.service import attach
+from ulak.services.publishing import service, statuses
 from ulak.services.publishing.scopes import SCOPES
 from ulak.settings import Settings
 
@@ -52,6 +52,8 @@ FINAL: Final = (statuses.PUBLISHED, statuses.REJECTED, statuses.ERROR)
 LIVE: Final = frozenset({"ready", "busy", "waiting", "held", "undoing"})
 PATIENCE_S: Final = 120.0
 GLANCE_S: Final = 0.01
+READY: Final = "Ctrl-C drains"
+"""Said by a part once it serves, or works."""
 _ROWS: Final = (
     "SELECT article_id, subscriber_id, status, attempts FROM {schema}.publishing_notifications"
 )
@@ -135,7 +137,8 @@ class Zygote:
 
 
 class Blog:
-    """The parts of publishing, an author and the author's subscribers.
+    """The parts of publishing, an author and the author's subscribers. Where the queue is apart
+    from the posts the relay is a process of its own, and not in the backend.
 
     Args:
         folder: Of the logs, and of what the parts keep.
@@ -195,7 +198,7 @@ class Blog:
         """Look at the same databases from this process; it serves and works nothing."""
         with _environ(self.environ(BACKEND)):
             self.engine = ulak.connect(self.stores.queue)
-            attach(get_service("publishing"), self.engine, Settings(data=self.folder / "data"))
+            attach(service, self.engine, Settings(data=self.folder / "data"))
         _, self.publishing = self.engine.kernel.attached["publishing"]
         for engine in dict.fromkeys((self.engine, self.posts_engine, self.users_engine)):
             stack.enter_context(engine)
@@ -237,12 +240,12 @@ class Blog:
 
     @property
     def posts_engine(self) -> ulak.Engine:
-        found: ulak.Engine = self.publishing.posts.engine
+        found: ulak.Engine = self.publishing.posts_engine
         return found
 
     @property
     def users_engine(self) -> ulak.Engine:
-        found: ulak.Engine = self.publishing.users.tables.engine
+        found: ulak.Engine = self.publishing.users_engine
         return found
 
     def address(self, server: str) -> str:
@@ -282,6 +285,7 @@ class Blog:
                 "environ": self.environ(name),
                 "folder": str(self.folder),
                 "log": str(log),
+                "serves_only": name == BACKEND and self.is_apart,
                 **options,
             }
         )
@@ -292,7 +296,7 @@ class Blog:
         def is_ready() -> bool:
             if not is_alive(part.pid):
                 return True  # killed on its way, or it could not start: `end` tells
-            return part.log.exists() and "worker started" in part.log.read_text()
+            return part.log.exists() and READY in part.log.read_text()
 
         wait_until(is_ready, f"{part.name} did not start", part.log.read_text)
         if part.name in SERVERS:
@@ -384,7 +388,7 @@ class Blog:
 
     @property
     def _task_names(self) -> Sequence[str]:
-        return [flow.name for flow in self.publishing.dead_letters.tasks.saga]
+        return [flow.name for flow in self.publishing.posts.queue.tasks.saga]
 
     def wait_until_at_rest(self, posts: Sequence[Post], timeout_s: float = PATIENCE_S) -> None:
         """Wait until every one of these posts is final and nothing is under way."""

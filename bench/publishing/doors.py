@@ -15,7 +15,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
@@ -126,9 +126,10 @@ class Door:
         self.rule = rule
         self.passed: list[Passed] = []
         self.url = ""
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over = asyncio.Event()
         self._began = threading.Event()
-        self._thread = threading.Thread(target=self._live, name="door")
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="door")
 
     def open(self) -> None:
         """Begin to serve."""
@@ -137,27 +138,17 @@ class Door:
 
     def close(self) -> None:
         """End every connection."""
-        self._loop.call_soon_threadsafe(self._stop)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join()
 
-    def _stop(self) -> None:
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-
-    def _live(self) -> None:
-        with suppress(asyncio.CancelledError):
-            self._loop.run_until_complete(self._run())
-        # Connections that were being served are told too.
-        left = asyncio.all_tasks(self._loop)
-        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        self._loop.close()
-
-    async def _run(self) -> None:
+    async def _live(self) -> None:
         server = await asyncio.start_server(self._meet, "127.0.0.1", 0, limit=LARGEST_HEAD)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        self._loop = asyncio.get_running_loop()
         self._began.set()
-        async with server:
-            await asyncio.Event().wait()
+        await self._over.wait()
+        server.close()  # what is being served is cancelled with the loop
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

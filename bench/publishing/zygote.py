@@ -75,11 +75,15 @@ def _live(order: dict[str, Any]) -> NoReturn:
 def _run(order: dict[str, Any]) -> int:
     from ulak.cli import main as command
     from ulak.kit import FaultPoint
-    from ulak.services.publishing import handling
+    from ulak.services.publishing import commands, handling
     from ulak.testing import faults
 
     # A key that is refused is tried again after five seconds or more; a test need not wait.
     handling.SHORTEST_WAIT_S, handling.LONGEST_WAIT_S = order.get("patience", (5.0, 30.0))
+    if order.get("serves_only"):
+        # The backend relays as well; without that, a process that relays alone has all of it.
+        run = commands.run
+        commands.run = lambda *about, **options: run(*about, **options | {"work": []})
     with ExitStack() as stack:
         if name := order.get("kill_at"):
             point = FaultPoint(name) if name.startswith("publishing.") else name

@@ -127,6 +127,13 @@ def resume(blog: Blog) -> Played:
     return _redrive(blog, played.post, resume=True)
 
 
+def discard(blog: Blog) -> Played:
+    """An operator gives a failed preview up: its post stays in ERROR."""
+    played = fail_preview(blog)
+    _ask_of_letter(blog, played.post, "DELETE", "", state="discarded")
+    return played
+
+
 def notify_again(blog: Blog) -> Played:
     """Notifications could not even begin; an operator puts the task back."""
     post = _write(blog)
@@ -175,8 +182,8 @@ def sweep(blog: Blog) -> Played:
 PLAYS: Final[Mapping[str, Act]] = {
     act.__name__: act
     for act in (
-        approve, reject, fail_moderation, fail_preview, lose_publish, resume, notify_again,
-        refuse_key, sweep,
+        approve, reject, fail_moderation, fail_preview, lose_publish, resume, discard,
+        notify_again, refuse_key, sweep,
     )
 }  # fmt: skip
 
@@ -205,15 +212,23 @@ def _publish(blog: Blog, post: Post, ends: str) -> Played:
 
 
 def _redrive(blog: Blog, post: Post, *, resume: bool) -> Played:
-    letters = [each for each in blog.publishing.dead_letters.list() if each["post_id"] == post.id]
-    (letter,) = letters
-    path, key = f"/internal/dlq/{letter['id']}/redrive", f"Token {blog.keys['dlq']}"
-    # Where its answer is lost it is asked again, and may be refused then.
-    answer = blog.ask("POST", path, key, json={"resume": resume})
-    assert answer.status_code in (200, 409), answer.text
-    wait_until(lambda: blog.publishing.dead_letters.get(letter["id"])["state"] == "redriven", path)
+    body = {"resume": resume}
+    _ask_of_letter(blog, post, "POST", "/redrive", state="redriven", json=body)
     blog.wait_until_at_rest([post])
     return Played(blog, post, statuses.PUBLISHED)
+
+
+def _ask_of_letter(
+    blog: Blog, post: Post, method: str, ending: str, *, state: str, **options: Any
+) -> None:
+    """Have an operator do something with the only dead letter of a post."""
+    letters = blog.publishing.dead_letters
+    (letter,) = [each for each in letters.list() if each["post_id"] == post.id]
+    path, key = f"/internal/dlq/{letter['id']}{ending}", f"Token {blog.keys['dlq']}"
+    # Where its answer is lost it is asked again, and may be refused then.
+    answer = blog.ask(method, path, key, **options)
+    assert answer.status_code in (200, 409), answer.text
+    wait_until(lambda: letters.get(letter["id"])["state"] == state, f"it is not {state}")
 
 
 def _break(blog: Blog, post: Post, worker: str, operation: str, fault: Fault) -> Rule:
@@ -238,6 +253,8 @@ class Passing:
     act: Act
     part: str
     _: KW_ONLY
+    apart: str = ""
+    """The part in which it is passed where the queue is apart, if that is another one."""
     times: int = 1
     """How often it is passed there; the process is killed at each."""
     ways: Sequence[str] = (BESIDE, APART)
@@ -266,10 +283,10 @@ POINTS: Final[Mapping[str, Passing]] = {
     "saga.reject": Passing(reject, BACKEND),
     "saga.fail": Passing(fail_preview, BACKEND),
     "dlq.resume": Passing(resume, BACKEND),
-    "saga.restart": Passing(sweep, BACKEND),
+    "saga.restart": Passing(sweep, BACKEND, apart=RELAY),
     "queue.put": Passing(approve, BACKEND, times=4),
-    "queue.retry": Passing(notify_again, BACKEND),
-    "queue.put-retry": Passing(resume, BACKEND, **_APART),
+    "queue.put-back": Passing(notify_again, BACKEND),
+    "queue.relay-back": Passing(resume, BACKEND, **_APART),
     "relay.send": Passing(approve, RELAY, times=4, **_APART),
     "relay.find": Passing(resume, RELAY, **_APART),
     "relay.own": Passing(resume, RELAY, **_APART),
@@ -291,6 +308,7 @@ POINTS: Final[Mapping[str, Passing]] = {
     "notify.wait": Passing(approve, WORKER),
     "notify.end": Passing(approve, WORKER),
     "notify.judge": Passing(approve, WORKER),
+    "dlq.discard": Passing(discard, BACKEND),
     "dlq.find": Passing(fail_preview, DLQ_WORKER),
     "dlq.error": Passing(fail_preview, DLQ_WORKER),
     "dlq.reject": Passing(fail_moderation, DLQ_WORKER),
@@ -302,10 +320,10 @@ COMMITS: Final = (
     *((approve, SAGA_WORKER, "commit", nth) for nth in (1, 2, 3)),
     (approve, WORKER, "commit", 1),
     (fail_preview, DLQ_WORKER, "commit", 1),
-    *((approve, BACKEND, "transaction", nth) for nth in (1, 2, 3, 4)),
+    *((approve, BACKEND, "transaction", nth) for nth in (2, 3, 4, 5)),
 )
 """The commits of workers, by which a task is over, and those of the backend, by the points of the
-stores; the first commit of a saga is that of its publication."""
+stores. The first transaction of the backend writes the draft."""
 
 
 def both(*names: str) -> Iterator[str]:
@@ -318,7 +336,7 @@ def both(*names: str) -> Iterator[str]:
 def cells(way: str) -> list[Cell]:
     """Return every crash of the matrix."""
     found = [
-        Cell(passing.act, passing.part, point, nth)
+        Cell(passing.act, (way == APART and passing.apart) or passing.part, point, nth)
         for name, passing in POINTS.items()
         if way in passing.ways
         for point in both(name)

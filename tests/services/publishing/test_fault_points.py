@@ -23,10 +23,8 @@ FOLDER = Path(publishing.__file__).parent
 MODULES = (
     "tasks", "handling", "backend", "queue", "dead_letters", "saga", "articles", "notifications",
 )  # fmt: skip
-WATCHED = frozenset({"submit", "retry", "writing", "request", "stream", "to_thread"})
+WATCHED = frozenset({"submit", "retry", "expire", "writing", "request", "stream"})
 """Calls that change something, or ask something over HTTP; each await counts as well."""
-OWN = frozenset({"self._queue.retry"})
-"""Calls of the saga's own, which are looked at where they are written."""
 A_BY_NAME = "step(name)"
 """In `Backend.call`: the step is called as the call is."""
 
@@ -77,8 +75,7 @@ class Walk(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        is_own = ast.unparse(node.func) in OWN
-        if isinstance(node.func, ast.Attribute) and node.func.attr in WATCHED and not is_own:
+        if isinstance(node.func, ast.Attribute) and node.func.attr in WATCHED:
             self._note(node.func.attr)
         self.generic_visit(node)
 
