@@ -1,7 +1,7 @@
 """What services need besides the engine: commands, times, ids, strict JSON, fault points.
 
 Each part is a module of its own, since each needs other extras: `ulak.kit.commands` needs Typer,
-`ulak.kit.bodies` needs FastAPI, `ulak.kit.clock` and `ulak.kit.ids` need nothing.
+`ulak.kit.bodies` FastAPI, `ulak.kit.logins` PyJWT, `ulak.kit.sealing` cryptography.
 """
 
 from ulak.kit.faults import FaultPoint

@@ -68,7 +68,7 @@ class Blog:
         now = self.clock.now()
         with self.users.tables.writing() as connection:
             for name in names:
-                sealed = self.users._cipher.encrypt(key_of(name).encode()).decode()
+                sealed = self.users.seal.seal(key_of(name))
                 email, key = f"{name}@example.com", sealed if has_key else None
                 self.users.tables.execute(
                     connection, ADD_USER, name, email, email, name, key, now, now
@@ -97,6 +97,13 @@ class Blog:
         return {id: status for id, (status, _) in self.rows().items()}
 
 
+def work(url: str, push_url: str, concurrency: str = "5") -> None:
+    """The life of a child that runs the task once, unless it is killed."""
+    blog = Blog(url, push_url, notify_concurrency=int(concurrency))
+    blog.run()
+    blog.close()
+
+
 def key_of(name: str) -> str:
     return f"subscription-key-of-{name}"
 
@@ -108,6 +115,13 @@ class Push(NamedTuple):
     """Whose key it brought."""
     idempotency_key: str
     message: Any
+
+
+class Server(ThreadingHTTPServer):
+    """Takes as many connections at once as come: the usual five would reset some."""
+
+    request_queue_size = 128
+    daemon_threads = True
 
 
 class Receiver:
@@ -127,8 +141,7 @@ class Receiver:
         self._at_once = 0
         self._changed = threading.Condition()
         self._may_go = False
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
+        self._server = Server(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
 

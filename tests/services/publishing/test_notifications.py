@@ -28,6 +28,7 @@ from tests.services.publishing.blog import (
     Blog,
     key_of,
     receiving,
+    work,
 )
 from tests.services.publishing.plant import serving
 from ulak import RetryLater
@@ -74,6 +75,13 @@ def ends(again: RetryLater | None) -> tuple[timedelta, bool]:
     return again.after, again.spend_attempt
 
 
+def shown_by(address: str, name: str) -> list[dict[str, str]]:
+    """Return what the stand-in has got for a subscriber."""
+    # Without TLS, whose authorities take longer to read than all the rest.
+    url, options = f"{address}/api/v1/notifications", {"verify": False, "trust_env": False}
+    return list(httpx.get(url, params={"token": key_of(name)}, **options).json())
+
+
 # --- who gets what ------------------------------------------------------------------
 
 
@@ -90,8 +98,7 @@ def test_each_subscriber_gets_one_push_however_often_the_task_is_delivered(
             assert blog.run() is None
         assert blog.rows() == dict.fromkeys(everybody, ("sent", 1))
         for name in everybody:
-            shown = httpx.get(f"{address}/api/v1/notifications", params={"token": key_of(name)})
-            (push,) = shown.json()
+            (push,) = shown_by(address, name)
             assert push["message"] == f"Пользователь {AUTHOR} выпустил новый пост: Первая зап..."
 
 
@@ -392,13 +399,6 @@ def test_two_workers_at_once_claim_each_delivery_once(open_blog: OpenBlog) -> No
         assert receiver.most_at_once <= 10
 
 
-def work(url: str, push_url: str, concurrency: str = "5") -> None:
-    """The life of a child that runs the task once, unless it is killed."""
-    blog = Blog(url, push_url, notify_concurrency=int(concurrency))
-    blog.run()
-    blog.close()
-
-
 @pytest.mark.shows("S-36", "R-5")
 def test_two_processes_at_once_claim_each_delivery_once(open_blog: OpenBlog, url: str) -> None:
     with receiving(hold=10) as receiver:
@@ -417,8 +417,14 @@ def test_two_processes_at_once_claim_each_delivery_once(open_blog: OpenBlog, url
 @pytest.mark.parametrize(
     "point",
     [
-        "fan-out/0", "page/0", "page/1", "fan-out/1", "turn/0", "claim/0", "claim/1", "turn/1",
-        "push/0", "push/1", "wait/1", "judge/0",
+        "page/1", "claim/1", "push/1",
+        *(
+            pytest.param(point, marks=pytest.mark.sampled)
+            for point in (
+                "fan-out/0", "page/0", "fan-out/1", "turn/0", "claim/0", "turn/1", "push/0",
+                "wait/1", "judge/0",
+            )
+        ),
     ],
 )  # fmt: skip
 def test_a_worker_that_dies_anywhere_leaves_each_subscriber_one_notification(
@@ -443,8 +449,7 @@ def test_a_worker_that_dies_anywhere_leaves_each_subscriber_one_notification(
         blog.finish()
         assert set(blog.statuses().values()) == {"sent"}
         for name in names(7):
-            shown = httpx.get(f"{address}/api/v1/notifications", params={"token": key_of(name)})
-            assert len(shown.json()) == 1
+            assert len(shown_by(address, name)) == 1
 
 
 @pytest.mark.shows("S-39")
@@ -595,7 +600,7 @@ def test_ten_thousand_subscribers_take_no_more_memory_than_a_few(
 
     monkeypatch.setattr(Notifications, "_push", push)
     blog = open_blog()
-    many = names(sized(10_000, 2_000))
+    many = names(sized(10_000, 1_000))
     for start in range(0, len(many), 1000):
         blog.add(*many[start : start + 1000])
     tracemalloc.start()

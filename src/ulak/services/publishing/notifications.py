@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property, partial
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import httpx
 
@@ -33,12 +33,12 @@ log = logging.getLogger("ulak.publishing")
 PAGE: Final = 1000
 """How many deliveries one transaction of the fan-out writes."""
 MAX_RETRIES: Final = 3
-PATIENCE: Final = timedelta(days=1)
-"""For so long a receiver may answer 429 with `Retry-After` before that counts as a failure."""
 TURN_S: Final = 300.0
 """For so long one run begins pushes; the rest is another run's."""
+PATIENCE: Final = timedelta(days=1)
+"""For so long a receiver may answer 429 with `Retry-After` before that counts as a failure."""
+# Servers close connections that are idle for five seconds.
 KEPT_S: Final = 2.0
-"""How long a connection that is idle is used again: servers close theirs after five seconds."""
 LARGEST_ANSWER: Final = 64 * 1024
 TOO_MANY: Final = 429
 PASSING: Final = frozenset({408, 425, TOO_MANY})
@@ -98,13 +98,12 @@ class DeliveriesFailed(UlakError):
 
 
 class _Work(NamedTuple):
-    """One run of the task."""
+    """One run of the task; `allowed` is how often a delivery may fail in all rounds until now."""
 
     article_id: str
     author_id: str
     content: bytes
     allowed: int
-    """How many failures a delivery may have until now, in all rounds."""
 
 
 class _Delivery(NamedTuple):
@@ -126,30 +125,22 @@ class _Reply(NamedTuple):
     retry_after: timedelta | None = None
 
     @property
-    def is_sent(self) -> bool:
-        return 200 <= self.status < 300
-
-    @property
-    def is_final(self) -> bool:
-        """Whether the same push would end the same; a redirect is an address that is wrong."""
-        return self.is_sent or (400 <= self.status < 500 and self.status not in PASSING)
-
-    @property
-    def is_failure(self) -> bool:
-        """Whether it counts as a failed try: to be asked to come later does not."""
-        is_paced = self.status == TOO_MANY and self.retry_after is not None
-        return not (self.is_final or is_paced)
+    def meaning(self) -> Literal["sent", "failed", "wait", "retry"]:
+        """Whether it is final, or to be repeated; a redirect is an address that is wrong."""
+        if 200 <= self.status < 300:
+            return "sent"
+        if 400 <= self.status < 500 and self.status not in PASSING:
+            return "failed"
+        return "wait" if self.status == TOO_MANY and self.retry_after is not None else "retry"
 
 
 class Notifications:
     """Delivers notifications to the subscribers of an author."""
 
     def __init__(self, users: Users, settings: PublishingSettings) -> None:
-        self._users = users
-        self._tables = users.tables
+        self._users, self._tables, self._settings = users, users.tables, settings
         # Those that another worker is about to claim are passed over; SQLite has one writer.
         self._skip_locked = " SKIP LOCKED" if self._tables.database.name == "postgresql" else ""
-        self._settings = settings
         said = settings.notify_max_retries
         self._retries = MAX_RETRIES if said is None else said
         self._backoff = Backoff(
@@ -185,12 +176,11 @@ class Notifications:
         content = json.dumps({"message": message}, ensure_ascii=False).encode()
         work = _Work(id, author_id, content, (self._retries + 1) * round)
         with step("notify.fan-out"):
-            wait = await asyncio.to_thread(self._fan_out, work)
-        if wait is None:
-            return None
-        has_failed = await self._deliver(work, stop)
-        with step("notify.judge"):
-            wait = await asyncio.to_thread(self._judge, work)
+            wait, has_failed = await asyncio.to_thread(self._fan_out, work), False
+        if wait is not None:
+            has_failed = await self._deliver(work, stop)
+            with step("notify.judge"):
+                wait = await asyncio.to_thread(self._judge, work)
         if wait is None:
             return None
         spends = has_failed and attempt <= self._retries
@@ -230,36 +220,36 @@ class Notifications:
     async def _deliver(self, work: _Work, stop: Callable[[], bool]) -> bool:
         """Send what is due, so many at once as the settings say; tell whether any has failed."""
         sending: set[asyncio.Task[_Reply]] = set()
-        replies: list[_Reply] = []
+        done: set[asyncio.Task[_Reply]] = set()
         has_failed, until = False, monotonic() + TURN_S
-        async with self._make_client() as client:
+        # Never by a proxy of the environment: pushes carry keys.
+        limits = httpx.Limits(max_connections=None, keepalive_expiry=KEPT_S)
+        timeout = httpx.Timeout(self._settings.push_timeout_s, pool=None)
+        async with httpx.AsyncClient(
+            verify=self._tls, trust_env=False, timeout=timeout, limits=limits
+        ) as client:
             try:
                 while True:
-                    is_over = stop() or monotonic() > until
-                    free = 0 if is_over else self._settings.notify_concurrency - len(sending)
+                    replies = [task.result() for task in done]
+                    has_failed |= any(reply.meaning == "retry" for reply in replies)
+                    free = self._settings.notify_concurrency - len(sending)
+                    if stop() or monotonic() > until:
+                        free = 0
                     with step("notify.turn"):
                         claimed = await asyncio.to_thread(self._take, work, replies, free)
                     for delivery in claimed or ():
                         sending.add(asyncio.create_task(self._push(client, work, delivery)))
                     if not sending and claimed is None:
                         return has_failed
-                    replies = []
+                    done = set()
                     if sending:
                         with step("notify.wait"):
                             done, sending = await asyncio.wait(sending, return_when=FIRST_COMPLETED)
-                        replies = [task.result() for task in done]
-                        has_failed |= any(reply.is_failure for reply in replies)
             finally:
                 for task in sending:
                     task.cancel()
                 with step("notify.end"):
                     await asyncio.gather(*sending, return_exceptions=True)
-
-    def _make_client(self) -> httpx.AsyncClient:
-        # Never by a proxy of the environment: pushes carry keys.
-        limits = httpx.Limits(max_connections=None, keepalive_expiry=KEPT_S)
-        timeout = httpx.Timeout(self._settings.push_timeout_s, pool=None)
-        return httpx.AsyncClient(verify=self._tls, trust_env=False, timeout=timeout, limits=limits)
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
@@ -274,13 +264,13 @@ class Notifications:
         }
         url, timeout_s = self._settings.push_service_url, self._settings.push_timeout_s
         options: Any = {"content": work.content, "headers": headers}
-        # What a receiver writes is not kept: it may repeat the key.
+        # What a receiver writes is read, so that the connection serves again, and not kept: it may
+        # repeat the key.
         try:
             with step("notify.push"):
                 async with asyncio.timeout(timeout_s), client.stream("POST", url, **options) as got:
-                    size = 0
-                    async for chunk in got.aiter_raw():  # read, so that the connection serves again
-                        if (size := size + len(chunk)) > LARGEST_ANSWER:
+                    async for chunk in got.aiter_raw(LARGEST_ANSWER):
+                        if len(chunk) == LARGEST_ANSWER:
                             break
         except (TimeoutError, httpx.TimeoutException):
             return _Reply(delivery, f"no answer within {timeout_s:g} s")
@@ -295,12 +285,10 @@ class Notifications:
         with step("notify.claim"), self._tables.writing() as connection:
             run, now = partial(self._tables.execute, connection), self._tables.now
             for reply in replies:
-                status, attempts, error, due = self._settle(work, reply, now)
                 of = (now, work.article_id, reply.delivery.id, reply.delivery.lease)
-                run(_SET, status, attempts, error, None, due, *of)
+                run(_SET, *self._judge_reply(work, reply, now), *of)
             values = (work.article_id, now, work.allowed, free)
-            found = run(_DUE + self._skip_locked, *values) if free else []
-            if not found:
+            if not free or not (found := run(_DUE + self._skip_locked, *values)):
                 return None
             statement = _SUBSCRIBED.format(", ".join("?" * len(found)))
             subscribed = run(statement, work.author_id, *(row[0] for row in found))
@@ -326,23 +314,21 @@ class Notifications:
             return None, "deactivated before its turn"
         if sealed is None:
             return None, "no subscription key is set"
-        return self._users.open_key(sealed), "the key was set under another SECRET_KEY; set it anew"
+        return self._users.seal.open(
+            sealed
+        ), "the key was set under another SECRET_KEY; set it anew"
 
-    def _settle(
-        self, work: _Work, reply: _Reply, now: Instant
-    ) -> tuple[str, int, str | None, Instant | None]:
-        """Return status, attempts and error of a delivery after a push, and when it is due."""
-        delivery, why = reply.delivery, reply.why
+    def _judge_reply(self, work: _Work, reply: _Reply, now: Instant) -> tuple[Any, ...]:
+        """Return the first columns of `_SET` after a push: the last of them is when it is due."""
+        delivery, meaning = reply.delivery, reply.meaning
         attempts = delivery.attempts + 1
-        if reply.is_sent:
-            return "sent", attempts, None, None
-        if reply.is_final:
-            return "failed", attempts, why, None
+        if meaning in ("sent", "failed"):
+            return meaning, attempts, None if meaning == "sent" else reply.why, None, None
         wait_us = micros(reply.retry_after or timedelta())
-        if not reply.is_failure and now < delivery.created_at + micros(PATIENCE):
-            return "pending", delivery.attempts, why, now + wait_us
-        failures = self._retries + 1 - (work.allowed - attempts)
+        if meaning == "wait" and now < delivery.created_at + micros(PATIENCE):
+            return "pending", delivery.attempts, reply.why, None, now + wait_us
+        failures = max(1, self._retries + 1 - (work.allowed - attempts))
         # After the last failure there is no delay: an operator says when it is tried again.
-        drawn = self._backoff.delay_us(max(1, failures), f"{work.article_id}{delivery.id}".encode())
+        drawn = self._backoff.delay_us(failures, f"{work.article_id}{delivery.id}".encode()) or 0
         status = "pending" if attempts < work.allowed else "failed"
-        return status, attempts, why, now + max(wait_us, drawn or 0)
+        return status, attempts, reply.why, None, now + max(wait_us, drawn)

@@ -4,7 +4,7 @@ in memory and shows it. It is no part of a production."""
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from time import monotonic
@@ -19,8 +19,6 @@ from ulak.kit.clock import rfc3339
 
 PER_MINUTE: Final = 10
 MINUTE_S: Final = 60.0
-MOST_KEPT: Final = 200_000
-"""Notifications, the oldest forgotten first."""
 
 
 def make_push_notificator(
@@ -30,8 +28,8 @@ def make_push_notificator(
     `time` tells seconds. A repeated `Idempotency-Key` of a token gets its first answer, and counts
     for nothing."""
     app = FastAPI(title="push-notificator", docs_url=None, redoc_url=None, openapi_url=None)
-    kept: OrderedDict[tuple[str, str], dict[str, str]] = OrderedDict()
-    sent_at: dict[str, deque[float]] = {}
+    kept: dict[tuple[str, str], dict[str, str]] = {}
+    sent_at: defaultdict[str, deque[float]] = defaultdict(deque)
 
     @app.post("/api/v1/notify")
     async def notify(
@@ -50,19 +48,16 @@ def make_push_notificator(
             return _refused(400, 'send {"message": "..."}')
         key = (token.strip(), idempotency_key or uuid4().hex)
         if key not in kept:
-            lately, now = sent_at.setdefault(key[0], deque()), time()
+            lately, now = sent_at[key[0]], time()
             while lately and lately[0] <= now - MINUTE_S:
                 lately.popleft()
             if per_minute and len(lately) >= per_minute:
                 wait_s = math.ceil(lately[0] + MINUTE_S - now)
-                headers = {"Retry-After": str(wait_s)}
-                return _refused(429, f"{per_minute} a minute are taken of one token", headers)
-            if per_minute:
-                lately.append(now)
+                why = f"{per_minute} a minute are taken of one token"
+                return _refused(429, why, {"Retry-After": str(wait_s)})
+            lately.append(now)
             moment = rfc3339(datetime.now(UTC))
             kept[key] = {"id": str(uuid4()), "message": message, "timestamp": moment}
-            if len(kept) > MOST_KEPT:
-                kept.popitem(last=False)
         return JSONResponse(kept[key], 201)
 
     @app.get("/api/v1/notifications")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Response
@@ -9,18 +10,18 @@ from fastapi.responses import JSONResponse
 from pydantic import StringConstraints
 
 from ulak.kit.bodies import Body, describe_body, strict_body
-from ulak.kit.clock import rfc3339, to_datetime
-from ulak.services.publishing.bodies import Said, Storable, said
-from ulak.services.publishing.users import SHORTEST_PASSWORD, Logins, User, Users
-from ulak.web import KNOWN, PUBLIC, Access, Caller, SlashRoute, guarded_router
+from ulak.kit.logins import Logins
+from ulak.services.publishing.bodies import RouteTable, Storable, said
+from ulak.services.publishing.users import SHORTEST_PASSWORD, User, Users
+from ulak.web import KNOWN, PUBLIC, Access, Caller, SlashRoute
 
 USERS: Final = "/api/users"
-LOGIN: Final = f"{USERS}/login"
 MINE: Final = ("/api/user", f"{USERS}/me")
-KEY: Final = f"{USERS}/me/subscription-key"
 SUBSCRIBE: Final = f"{USERS}/subscribe"
 SUBSCRIPTION: Final = f"{SUBSCRIBE}/{{target_user_id}}"
-A_USER: Final = {"email": "ada@example.com", "username": "ada", "password": "a-password-of-hers"}
+A_LOGIN: Final = {"email": "ada@example.com", "password": "a-password-of-hers"}
+A_USER: Final = {"username": "ada", **A_LOGIN}
+AN_EDIT: Final = {"bio": "It counts."}
 A_KEY: Final = {"subscription_key": "a-key-of-the-push-service"}
 
 Email = Annotated[
@@ -29,17 +30,9 @@ Email = Annotated[
 Username = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]{3,50}$")]
 Password = Annotated[str, StringConstraints(min_length=SHORTEST_PASSWORD, max_length=100), Storable]
 About = Annotated[str, StringConstraints(max_length=500), Storable]
-Id = Annotated[str, Path(max_length=100), Storable]
-
-
-class NewUser(Body):
-    """A user as they register."""
-
-    email: Email
-    username: Username
-    password: Password
-    bio: About | None = None
-    image_url: About | None = None
+Word = Annotated[str, StringConstraints(max_length=1000), Storable]
+# It becomes a header.
+Key = Annotated[str, StringConstraints(pattern=r"^[!-~]{10,255}$")]
 
 
 class EditedUser(Body):
@@ -52,88 +45,91 @@ class EditedUser(Body):
     image_url: About | None = None
 
 
+class NewUser(EditedUser):
+    """A user as they register."""
+
+    email: Email
+    username: Username
+    password: Password
+
+
 class Credentials(Body):
     """Who logs in."""
 
-    email: Annotated[str, StringConstraints(max_length=254), Storable]
-    password: Annotated[str, StringConstraints(max_length=1000), Storable]
+    email: Word
+    password: Word
 
 
 class SubscriptionKey(Body):
-    """What pushes to the caller are authorised with; it becomes a header."""
+    """What pushes to the caller are authorised with."""
 
-    subscription_key: Annotated[str, StringConstraints(pattern=r"^[!-~]{10,255}$")]
+    subscription_key: Key
 
 
 class Target(Body):
     """To whom the caller subscribes."""
 
-    target_user_id: Annotated[str, StringConstraints(max_length=100), Storable]
+    target_user_id: Word
 
 
 def make_users(users: Users, logins: Logins) -> tuple[APIRouter, list[Access]]:
-    """Make the routes, each with the line that says who may call it."""
-    router = guarded_router(route_class=SlashRoute)
+    """Make the routes, each with its line of access."""
+    route = RouteTable(SlashRoute, logins, "Bearer")
+    # A token that has expired is no hindrance to a new login.
+    public = RouteTable(SlashRoute, None, "Bearer")
+    public.router = route.router
 
-    @router.post(
-        USERS, status_code=201, response_model=Said, openapi_extra=describe_body(NewUser, A_USER)
-    )
-    def register(body: Annotated[NewUser, strict_body(NewUser)]) -> Response:
+    @public("POST", USERS, PUBLIC, status=201, **describe_body(NewUser, A_USER))
+    def register(sent: Annotated[NewUser, strict_body(NewUser)]) -> Response:
         """Register a user."""
-        user = users.register(body.model_dump(exclude_unset=True))
-        return said("the user was registered", {"user": show_user(user)}, 201)
+        return _said("registered", users.register(sent.model_dump(exclude_unset=True)), 201)
 
-    @router.post(LOGIN, response_model=Said, openapi_extra=describe_body(Credentials))
-    def login(body: Annotated[Credentials, strict_body(Credentials)]) -> Response:
+    @public("POST", f"{USERS}/login", PUBLIC, **describe_body(Credentials, A_LOGIN))
+    def login(sent: Annotated[Credentials, strict_body(Credentials)]) -> Response:
         """Log in, and get a token for the other routes."""
-        user = users.login(body.email, body.password)
-        token = {"access_token": logins.make(user), "token_type": "bearer"}
-        data = {"user": show_user(user), **token}
+        user = users.login(sent.email, sent.password)
+        token = {"access_token": logins.make(user.id, user.email), "token_type": "bearer"}
+        data = {"user": asdict(user), **token}
         # Clients of OAuth look for the token at the top.
         return JSONResponse({"success": True, "message": "logged in", "data": data, **token})
 
     def read(principal: Caller) -> Response:
         """Read your own data."""
-        return said("this is you", {"user": show_user(users.get(principal.name))})
+        return _said("this is you", users.get(principal.name))
 
-    def edit(principal: Caller, body: Annotated[EditedUser, strict_body(EditedUser)]) -> Response:
+    def edit(principal: Caller, sent: Annotated[EditedUser, strict_body(EditedUser)]) -> Response:
         """Change your own data."""
-        user = users.update(principal.name, body.model_dump(exclude_unset=True))
-        return said("the user was changed", {"user": show_user(user)})
+        changes = sent.model_dump(exclude_unset=True)
+        return _said("your data was changed", users.update(principal.name, changes))
 
     for path in MINE:
-        router.get(path, response_model=Said)(read)
-        router.put(path, response_model=Said, openapi_extra=describe_body(EditedUser))(edit)
+        route("GET", path, KNOWN)(read)
+        route("PUT", path, KNOWN, **describe_body(EditedUser, AN_EDIT))(edit)
 
-    @router.put(KEY, response_model=Said, openapi_extra=describe_body(SubscriptionKey, A_KEY))
+    @route("PUT", f"{MINE[1]}/subscription-key", KNOWN, **describe_body(SubscriptionKey, A_KEY))
     def set_key(
-        principal: Caller, body: Annotated[SubscriptionKey, strict_body(SubscriptionKey)]
+        principal: Caller, sent: Annotated[SubscriptionKey, strict_body(SubscriptionKey)]
     ) -> Response:
-        """Set the key by which the push service knows you."""
-        user = users.set_key(principal.name, body.subscription_key)
-        return said("the subscription key was set", {"user": show_user(user)})
+        """Set the key by which the push service knows you. It is not shown again."""
+        return _said("the key was set", users.set_key(principal.name, sent.subscription_key))
 
-    @router.post(SUBSCRIBE, status_code=204, openapi_extra=describe_body(Target))
-    def subscribe(principal: Caller, body: Annotated[Target, strict_body(Target)]) -> None:
+    @route.router.post(SUBSCRIBE, status_code=204, openapi_extra=describe_body(Target))
+    def subscribe(principal: Caller, sent: Annotated[Target, strict_body(Target)]) -> None:
         """Subscribe to the posts of another user."""
-        users.subscribe(principal.name, body.target_user_id)
+        users.subscribe(principal.name, sent.target_user_id)
 
-    @router.delete(SUBSCRIPTION, status_code=204)
-    def unsubscribe(principal: Caller, target_user_id: Id) -> None:
+    @route.router.delete(SUBSCRIPTION, status_code=204)
+    def unsubscribe(
+        principal: Caller, target_user_id: Annotated[str, Path(max_length=100), Storable]
+    ) -> None:
         """End a subscription."""
         users.unsubscribe(principal.name, target_user_id)
 
-    of_users: Any = {"authenticate": logins, "schemes": ("Bearer",)}
-    known = [("PUT", KEY), ("POST", SUBSCRIBE), ("DELETE", SUBSCRIPTION)]
-    known += [(method, path) for path in MINE for method in ("GET", "PUT")]
-    access = [Access("POST", path, PUBLIC) for path in (USERS, LOGIN)]
-    return router, access + [Access(*line, KNOWN, **of_users) for line in known]
+    bearer: Any = {"authenticate": logins, "schemes": ("Bearer",)}
+    without_body = [("POST", SUBSCRIBE), ("DELETE", SUBSCRIPTION)]
+    of_them = [Access(*line, KNOWN, **bearer) for line in without_body]
+    return route.router, [*public.access, *route.access, *of_them]
 
 
-def show_user(user: User) -> dict[str, Any]:
-    """Return a user as they see themselves; the subscription key is not shown again."""
-    times = {
-        name: rfc3339(to_datetime(getattr(user, name))) for name in ("created_at", "updated_at")
-    }
-    names = ("id", "email", "username", "bio", "image_url", "is_active", "has_subscription_key")
-    return {name: getattr(user, name) for name in names} | times
+def _said(message: str, user: User, status: int = 200) -> Response:
+    return said(message, {"user": user}, status)

@@ -1,36 +1,30 @@
-"""Users of the blog: their rows, whom they subscribe to, and the tokens of their logins."""
+"""Users of the blog: their rows, and whom they subscribe to."""
 
 from __future__ import annotations
 
-import base64
-import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cached_property
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any, Final
 
-import jwt
-
 from ulak import Engine
-from ulak.auth import Principal, hash_password, is_password
-from ulak.errors import NotSupported, ServiceError, Unauthenticated
-from ulak.kit.clock import SECOND, Clock, Instant, micros
+from ulak.auth import hash_password, is_password
+from ulak.errors import ServiceError, Unauthenticated
+from ulak.kit.clock import rfc3339, to_datetime
 from ulak.kit.ids import new_secret_id
+from ulak.kit.logins import Logins as Logins
+from ulak.kit.sealing import Seal
 from ulak.services.publishing.settings import PublishingSettings
 from ulak.tables import Schema, Tables
 
-BLOGGER: Final = "blogger"
 SHORTEST_PASSWORD: Final = 6
 SCHEMA: Final = Schema(
-    "users",
-    folder=files(__package__) / "sql" / "users",
-    version_table="publishing_users_schema",
+    "users", folder=files(__package__) / "sql" / "users", version_table="publishing_users_schema",
     why="a user, a subscription or a delivery is one commit",
-)
+)  # fmt: skip
 
-_ALGORITHM: Final = "HS256"
 _SELECT: Final = """
     SELECT id, email, username, bio, image_url, is_active, subscription_key IS NOT NULL,
         created_at, updated_at, password_hash
@@ -52,45 +46,33 @@ _UNSUBSCRIBE: Final = """
 
 
 class EmailTaken(ServiceError):
-    """Another user has this address."""
-
     code, status = "email_taken", 409
 
 
 class UsernameTaken(ServiceError):
-    """Another user has this name."""
-
     code, status = "username_taken", 409
 
 
 class BadCredentials(ServiceError):
-    """No user has this address with this password."""
-
     code, status = "bad_credentials", 401
-    headers: Mapping[str, str] = {"WWW-Authenticate": "Bearer"}
+    headers = MappingProxyType({"WWW-Authenticate": "Bearer"})
 
 
 class InactiveUser(ServiceError):
-    """The user was deactivated."""
-
     code, status = "inactive_user", 403
 
 
 class CannotSubscribeToSelf(ServiceError):
-    """A user does not subscribe to their own posts."""
-
     code, status = "cannot_subscribe_to_self", 400
 
 
 class UserNotFound(ServiceError):
-    """There is no such user."""
-
     code, status = "not_found", 404
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user, without anything secret."""
+    """A user as they see themselves, without anything secret."""
 
     id: str
     email: str
@@ -99,8 +81,8 @@ class User:
     image_url: str | None
     is_active: bool
     has_subscription_key: bool
-    created_at: Instant
-    updated_at: Instant
+    created_at: str
+    updated_at: str
 
 
 class Users:
@@ -120,7 +102,7 @@ class Users:
             names, marks = ", ".join(columns), ", ".join("?" * len(columns))
             statement = f"INSERT INTO {{schema}}.publishing_users ({names}) VALUES ({marks})"  # noqa: S608 - names of ours
             self.tables.execute(connection, statement, *columns.values())
-            return _user(self.tables.execute(connection, _BY_ID, columns["id"]), columns["id"])
+            return self._read(connection, columns["id"])
 
     def login(self, email: str, password: str) -> User:
         """Return the user of an address and a password. Raises `BadCredentials`, which takes as
@@ -128,29 +110,28 @@ class Users:
         found = self.tables.read(_BY_EMAIL, email.casefold())
         if not is_password(password, found[0][-1] if found else None):
             raise BadCredentials("no user has this e-mail address with this password")
-        return _active(_user(found, email))
+        return _active(_user(found[0]))
 
     def get(self, user_id: str) -> User:
-        """Return an active user. Raises `Unauthenticated`: there is none, so that the token is of
-        another system; `InactiveUser`."""
+        """Return an active user. Raises `InactiveUser`, and `Unauthenticated`: there is none, so
+        that the token is of another system."""
         found = self.tables.read(_BY_ID, user_id)
         if not found:
             raise Unauthenticated("the user of this token does not exist", reason="unknown")
-        return _active(_user(found, user_id))
+        return _active(_user(found[0]))
 
     def update(self, user_id: str, changes: Mapping[str, Any]) -> User:
-        """Change what is among the changes, as `register` takes it; raises as `register` and
-        `get`."""
+        """Change what is among the changes; takes and raises as `register` and `get` do."""
         self.get(user_id)
-        changes = _columns(changes)
+        columns = _columns(changes)
         with self.tables.writing() as connection:
-            self._refuse_taken(connection, user_id, changes)
-            return self._change(connection, user_id, changes)
+            self._refuse_taken(connection, user_id, columns)
+            return self._change(connection, user_id, columns)
 
     def set_key(self, user_id: str, key: str) -> User:
         """Store, sealed, what pushes to a user are authorised with; raises as `get`."""
         self.get(user_id)
-        sealed = self._cipher.encrypt(key.encode()).decode()
+        sealed = self.seal.seal(key)
         with self.tables.writing() as connection:
             return self._change(connection, user_id, {"subscription_key": sealed})
 
@@ -160,16 +141,6 @@ class Users:
         with self.tables.writing() as connection:
             return self._change(connection, user_id, {"is_active": int(is_active)})
 
-    def open_key(self, sealed: str) -> str | None:
-        """Return a subscription key as it was set; None when it was sealed under another
-        SECRET_KEY."""
-        from cryptography.fernet import InvalidToken
-
-        try:
-            return str(self._cipher.decrypt(sealed).decode())
-        except InvalidToken:
-            return None
-
     def subscribe(self, user_id: str, author_id: str) -> None:
         """Subscribe a user to an author; to do it twice changes nothing. Raises
         `CannotSubscribeToSelf`, `UserNotFound`, and as `get`."""
@@ -177,7 +148,7 @@ class Users:
         if user_id == author_id:
             raise CannotSubscribeToSelf("this is your own id; subscribe to another user")
         with self.tables.writing() as connection:
-            _user(self.tables.execute(connection, _BY_ID, author_id), author_id)
+            self._read(connection, author_id)
             self.tables.execute(connection, _SUBSCRIBE, author_id, user_id, self.tables.now)
 
     def unsubscribe(self, user_id: str, author_id: str) -> None:
@@ -191,7 +162,12 @@ class Users:
         sets = "".join(f"{name} = ?, " for name in columns)
         statement = f"UPDATE {{schema}}.publishing_users SET {sets}updated_at = ? WHERE id = ?"  # noqa: S608 - names of ours
         self.tables.execute(connection, statement, *columns.values(), self.tables.now, user_id)
-        return _user(self.tables.execute(connection, _BY_ID, user_id), user_id)
+        return self._read(connection, user_id)
+
+    def _read(self, connection: Any, user_id: str) -> User:
+        for row in self.tables.execute(connection, _BY_ID, user_id):
+            return _user(row)
+        raise UserNotFound(f"there is no user {user_id}")
 
     def _refuse_taken(self, connection: Any, user_id: str, columns: Mapping[str, Any]) -> None:
         # The unique columns are the law; that writers take turns here makes this their sentence.
@@ -203,64 +179,10 @@ class Users:
             raise UsernameTaken(f"another user is called {name}; choose another name")
 
     @cached_property
-    def _cipher(self) -> Any:
+    def seal(self) -> Seal:
+        """What subscription keys are sealed with. Raises `BadInput`: SECRET_KEY is not set."""
         self._settings.must_have_secret()
-        try:
-            from cryptography.fernet import Fernet
-        except ImportError:
-            raise NotSupported(
-                "subscription keys are sealed with cryptography, which is not installed; "
-                "pip install 'ulak[publishing]'"
-            ) from None
-        secret = self._settings.secret_key.encode()
-        derived = hmac.digest(secret, b"publishing subscription keys", "sha256")
-        return Fernet(base64.urlsafe_b64encode(derived))
-
-
-class Logins:
-    """Makes and checks the tokens of users: JWT with HS256 and nothing else.
-
-    Args:
-        secret: Signs them; the same in every process that checks them.
-        lasts: How long one is good.
-        clock: Tells the time that decides.
-    """
-
-    def __init__(self, secret: str, lasts: timedelta, clock: Clock) -> None:
-        self._secret = secret
-        self._lasts_us = micros(lasts)
-        self._clock = clock
-
-    def make(self, user: User) -> str:
-        """Return a new token of a user."""
-        now = self._clock.now()
-        times = {"iat": now // SECOND, "exp": (now + self._lasts_us) // SECOND}
-        claims = {"sub": user.email, "user_id": user.id, **times}
-        return jwt.encode(claims, self._secret, algorithm=_ALGORITHM)
-
-    def authenticate(self, credential: str) -> Principal:
-        """Return the user of a token, by the id of the user. Raises `Unauthenticated`: it was not
-        made with this secret, is no such token, or has expired."""
-        # The clock of the store decides, not that of this machine.
-        checks = {f"verify_{claim}": False for claim in ("exp", "iat", "nbf")}
-        options: Any = {"require": ["sub", "user_id", "iat", "exp"], **checks}
-        try:
-            claims = jwt.decode(credential, self._secret, algorithms=[_ALGORITHM], options=options)
-            user_id, expires_at = str(claims["user_id"]), int(claims["exp"]) * SECOND
-        except (jwt.PyJWTError, TypeError, ValueError):
-            raise Unauthenticated("this is no token of a user", reason="unknown") from None
-        if expires_at <= self._clock.now():
-            raise Unauthenticated("the login has expired; log in again", reason="expired")
-        roles = frozenset({BLOGGER})
-        return Principal(user_id, tenant=None, roles=roles, credential=f"user/{user_id}")
-
-    def recall(self, credential: str) -> Principal | None:
-        """Return the same at once, since nothing is read for it; None where `authenticate` says
-        why not."""
-        try:
-            return self.authenticate(credential)
-        except Unauthenticated:
-            return None
+        return Seal(self._settings.secret_key, "publishing subscription keys")
 
 
 def _columns(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -274,11 +196,12 @@ def _columns(values: Mapping[str, Any]) -> dict[str, Any]:
     return columns
 
 
-def _user(found: list[tuple[Any, ...]], which: str) -> User:
-    if not found:
-        raise UserNotFound(f"there is no user {which}")
-    row = found[0]
-    return User(*row[:5], bool(row[5]), bool(row[6]), *row[7:9])
+def _user(row: tuple[Any, ...]) -> User:
+    id, email, username, bio, image_url, is_active, has_key, *times, _ = row
+    created_at, updated_at = (rfc3339(to_datetime(at)) for at in times)
+    return User(
+        id, email, username, bio, image_url, bool(is_active), bool(has_key), created_at, updated_at
+    )
 
 
 def _active(user: User) -> User:

@@ -1,52 +1,33 @@
--- Users, who subscribes to whom, and what is delivered to whom. Times are microseconds since 1970.
-
+-- Users, who subscribes to whom, and what is delivered to whom. Times are microseconds.
 CREATE TABLE ulak.publishing_users (
-    id               text     NOT NULL PRIMARY KEY,
-    email            text     NOT NULL,
-    -- The address in the case that is compared.
-    email_key        text     NOT NULL UNIQUE,
-    username         text     NOT NULL UNIQUE,
-    password_hash    text     NOT NULL,
-    bio              text,
-    image_url        text,
+    id TEXT NOT NULL PRIMARY KEY,
+    -- As it was typed, and in the case that is compared.
+    email TEXT NOT NULL, email_key TEXT NOT NULL UNIQUE,
+    username TEXT NOT NULL UNIQUE, password_hash TEXT NOT NULL, bio TEXT, image_url TEXT,
     -- Sealed: a dump of this table opens nothing.
-    subscription_key text,
-    is_active        smallint NOT NULL,
-    created_at       bigint   NOT NULL,
-    updated_at       bigint   NOT NULL
+    subscription_key TEXT,
+    is_active SMALLINT NOT NULL, created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL
 );
 
 CREATE TABLE ulak.publishing_subscribers (
-    author_id     text   NOT NULL,
-    subscriber_id text   NOT NULL,
-    created_at    bigint NOT NULL,
+    author_id TEXT NOT NULL, subscriber_id TEXT NOT NULL, created_at BIGINT NOT NULL,
     PRIMARY KEY (author_id, subscriber_id)
 );
 
 -- When the subscribers of an article were counted: later ones get nothing.
 CREATE TABLE ulak.publishing_fan_outs (
-    article_id  text   NOT NULL PRIMARY KEY,
-    author_id   text   NOT NULL,
-    started_at  bigint NOT NULL,
-    finished_at bigint
+    article_id TEXT NOT NULL PRIMARY KEY, author_id TEXT NOT NULL,
+    started_at BIGINT NOT NULL, finished_at BIGINT
 );
 
 CREATE TABLE ulak.publishing_notifications (
-    article_id    text    NOT NULL,
-    subscriber_id text    NOT NULL,
-    author_id     text    NOT NULL,
-    status        text    NOT NULL
-        CHECK (status IN ('pending', 'processing', 'sent', 'failed', 'skipped')),
-    attempts      integer NOT NULL,
-    last_error    text,
-    -- While it is sent: also which claim this is.
-    lease_until   bigint,
-    -- When it may be claimed; NULL when it is final.
-    not_before    bigint,
-    created_at    bigint  NOT NULL,
-    updated_at    bigint  NOT NULL,
+    article_id TEXT NOT NULL, subscriber_id TEXT NOT NULL, author_id TEXT NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('pending', 'processing', 'sent', 'failed', 'skipped')),
+    attempts INTEGER NOT NULL, last_error TEXT,
+    -- The end of its lease, also which claim this is; and when it may be claimed, NULL for never.
+    lease_until BIGINT, not_before BIGINT,
+    created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL,
     PRIMARY KEY (article_id, subscriber_id)
 );
-
-CREATE INDEX publishing_open_notifications
-    ON ulak.publishing_notifications (article_id, subscriber_id) WHERE not_before IS NOT NULL;
+CREATE INDEX publishing_notifications_open ON ulak.publishing_notifications (article_id, subscriber_id)
+    WHERE not_before IS NOT NULL;

@@ -1,52 +1,33 @@
--- Users, who subscribes to whom, and what is delivered to whom. Times are microseconds since 1970.
-
+-- Users, who subscribes to whom, and what is delivered to whom. Times are microseconds.
 CREATE TABLE publishing_users (
-    id               TEXT    NOT NULL PRIMARY KEY,
-    email            TEXT    NOT NULL,
-    -- The address in the case that is compared.
-    email_key        TEXT    NOT NULL UNIQUE,
-    username         TEXT    NOT NULL UNIQUE,
-    password_hash    TEXT    NOT NULL,
-    bio              TEXT,
-    image_url        TEXT,
+    id TEXT NOT NULL PRIMARY KEY,
+    -- As it was typed, and in the case that is compared.
+    email TEXT NOT NULL, email_key TEXT NOT NULL UNIQUE,
+    username TEXT NOT NULL UNIQUE, password_hash TEXT NOT NULL, bio TEXT, image_url TEXT,
     -- Sealed: a dump of this table opens nothing.
     subscription_key TEXT,
-    is_active        INTEGER NOT NULL,
-    created_at       INTEGER NOT NULL,
-    updated_at       INTEGER NOT NULL
+    is_active INTEGER NOT NULL, created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL
 ) STRICT;
 
 CREATE TABLE publishing_subscribers (
-    author_id     TEXT    NOT NULL,
-    subscriber_id TEXT    NOT NULL,
-    created_at    INTEGER NOT NULL,
+    author_id TEXT NOT NULL, subscriber_id TEXT NOT NULL, created_at INTEGER NOT NULL,
     PRIMARY KEY (author_id, subscriber_id)
 ) STRICT, WITHOUT ROWID;
 
 -- When the subscribers of an article were counted: later ones get nothing.
 CREATE TABLE publishing_fan_outs (
-    article_id  TEXT    NOT NULL PRIMARY KEY,
-    author_id   TEXT    NOT NULL,
-    started_at  INTEGER NOT NULL,
-    finished_at INTEGER
+    article_id TEXT NOT NULL PRIMARY KEY, author_id TEXT NOT NULL,
+    started_at INTEGER NOT NULL, finished_at INTEGER
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE publishing_notifications (
-    article_id    TEXT    NOT NULL,
-    subscriber_id TEXT    NOT NULL,
-    author_id     TEXT    NOT NULL,
-    status        TEXT    NOT NULL
-        CHECK (status IN ('pending', 'processing', 'sent', 'failed', 'skipped')),
-    attempts      INTEGER NOT NULL,
-    last_error    TEXT,
-    -- While it is sent: also which claim this is.
-    lease_until   INTEGER,
-    -- When it may be claimed; NULL when it is final.
-    not_before    INTEGER,
-    created_at    INTEGER NOT NULL,
-    updated_at    INTEGER NOT NULL,
+    article_id TEXT NOT NULL, subscriber_id TEXT NOT NULL, author_id TEXT NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('pending', 'processing', 'sent', 'failed', 'skipped')),
+    attempts INTEGER NOT NULL, last_error TEXT,
+    -- The end of its lease, also which claim this is; and when it may be claimed, NULL for never.
+    lease_until INTEGER, not_before INTEGER,
+    created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL,
     PRIMARY KEY (article_id, subscriber_id)
 ) STRICT, WITHOUT ROWID;
-
-CREATE INDEX publishing_open_notifications ON publishing_notifications (article_id, subscriber_id)
+CREATE INDEX publishing_notifications_open ON publishing_notifications (article_id, subscriber_id)
     WHERE not_before IS NOT NULL;
