@@ -1,0 +1,172 @@
+"""The walk of docs/services/publishing.md in Swagger UI: clicked in a real browser, on the pages
+that `ulak publishing users-api` and `ulak publishing backend` serve."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.terminal import Terminal, free_ports, terminal
+from tests.services.publishing.parts import A_POST, A_READER, A_USER, User
+from tests.web.browsing import Browsing, SwaggerUI, browsing
+
+PATIENCE_S = 180
+GLANCE_MS = 500
+# With this seed the post is approved, as the page about publishing has it.
+SEED = "3"
+ANOTHER = {**A_POST, "title": "Another post"}
+
+
+@dataclass
+class Walk:
+    """One page of Swagger UI, and what is clicked on it."""
+
+    tab: Browsing
+    address: str
+
+    def __post_init__(self) -> None:
+        self.tab.page.goto(f"{self.address}/docs")
+        self.shown = SwaggerUI(self.tab.page)
+
+    def click(self, operation: str, body: Any = None, **parameters: str) -> tuple[str, Any]:
+        """Press "Execute" of an operation; return the status and the document of the answer."""
+        clear = self.tab.page.locator(f"#operations-publishing-{operation} .btn-clear")
+        if clear.count():
+            clear.click()  # or the answer of before would be read
+        if body is not None:
+            parameters["body"] = json.dumps(body)
+        status, text = self.shown.execute("publishing", operation, **parameters)
+        return status, document_in(text)
+
+    def click_until(self, holds: Any, operation: str, **parameters: str) -> Any:
+        """Press "Execute" again and again until the answer is the one that is waited for."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            _, document = self.click(operation, **parameters)
+            if holds(document):
+                return document
+            assert time.monotonic() < deadline, document
+            self.tab.page.wait_for_timeout(GLANCE_MS)  # and leave the machine to the workers
+
+
+def document_in(text: str) -> Any:
+    """Return the JSON document in what Swagger UI shows of an answer; None when there is none."""
+    start = text.find("{")
+    return None if start < 0 else json.JSONDecoder().raw_decode(text, start)[0]
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Iterator[tuple[Terminal, str, str]]:
+    """The pages of backend and users-api, and the worker that notifies; nobody runs the saga yet,
+    and nothing listens where the pushes go."""
+    backend, users, push = free_ports(3)
+    with terminal(
+        tmp_path,
+        ULAK_SERVICE="publishing",
+        BACKEND_URL=f"http://127.0.0.1:{backend}",
+        PUSH_SERVICE_URL=f"http://127.0.0.1:{push}/api/v1/notify",
+        NOTIFY_MAX_RETRIES="0",
+        MODERATION_SEED=SEED,
+    ) as opened:
+        opened.type("export INTERNAL_API_KEY=$(ulak keys create workers --role service)")
+        opened.start(f"ulak publishing backend --port {backend}")
+        opened.start(f"ulak publishing users-api --port {users}")
+        yield opened, f"http://127.0.0.1:{backend}", f"http://127.0.0.1:{users}"
+
+
+@pytest.mark.shows("S-45", "S-46")
+def test_the_walk_of_the_page_is_clicked_in_swagger_ui(
+    parts: tuple[Terminal, str, str],
+) -> None:
+    opened, backend, users = parts
+    key = opened.read("ulak keys create press --role operator")
+    with browsing() as tab:
+        walk = Walk(tab, users)
+        token, author = log_in(walk, A_USER)
+        subscribe(users, author)
+        walk = Walk(tab, backend)
+        # Without credentials both kinds of routes refuse.
+        assert walk.click("post_api_articles", A_POST)[0] == "401"
+        assert walk.click("get_internal_dlq")[0] == "401"
+        tab.complaints.clear()  # of these refusals
+        walk.shown.authorise(bearer=token, token=f"Token {key}")
+
+        # Rejected by hand, while nobody moderates.
+        slug, id = publish(walk, ANOTHER)
+        status, told = walk.click(
+            "post_internal_articles_id_reject", {"reason": "not for this blog"}, id=id
+        )
+        assert status == "200", told
+        assert (told["data"]["status"], told["data"]["changed"]) == ("REJECTED", True)
+        _, read = walk.click("get_api_articles_slug", slug=slug)
+        assert read["data"]["article"]["moderation_reason"] == "not for this blog"
+
+        # Published by the workers.
+        slug, id = publish(walk, A_POST)
+        opened.start("ulak publishing saga-worker")
+        opened.start("ulak publishing worker")
+        opened.start("ulak publishing dlq-worker")
+        walk.click_until(
+            lambda read: read["data"]["article"]["status"] == "PUBLISHED",
+            "get_api_articles_slug", slug=slug,
+        )  # fmt: skip
+        assert walk.click("post_internal_articles_id_reject", {}, id=id)[0] == "409"
+        tab.complaints.clear()  # of this refusal
+
+        # Its notification found nobody who listens: a dead letter, put back, and given up.
+        dead = wait_for_letter(walk, "logged", round=1)
+        assert (dead["task"], dead["post_id"]) == ("post.notify", id)
+        status, told = walk.click("post_internal_dlq_id_redrive", {}, id=dead["id"])
+        assert (status, told["data"]["dead_letter"]["state"]) == ("200", "redriven")
+        dead = wait_for_letter(walk, "logged", round=2)
+        status, told = walk.click("delete_internal_dlq_id", id=dead["id"])
+        assert (status, told["data"]["dead_letter"]["state"]) == ("200", "discarded")
+
+        assert tab.complaints == []
+        own = (f"{backend}/", f"{users}/", "data:")
+        assert [url for url in tab.asked if not url.startswith(own)] == []
+
+
+def log_in(walk: Walk, user: dict[str, str]) -> tuple[str, str]:
+    """Register a user and log in; return the token and the id."""
+    status, told = walk.click("post_api_users", user)
+    assert status == "201", told
+    credentials = {name: user[name] for name in ("email", "password")}
+    status, told = walk.click("post_api_users_login", credentials)
+    assert status == "200", told
+    return told["data"]["access_token"], told["data"]["user"]["id"]
+
+
+def subscribe(users: str, author: str) -> None:
+    """Have a reader subscribe, who has a key for pushes."""
+    grace = User(users, A_READER)
+    about = {"subscription_key": "a-key-of-grace"}
+    grace.ask("PUT", f"{users}/api/users/me/subscription-key", about)
+    grace.ask("POST", f"{users}/api/users/subscribe", {"target_user_id": author}, status=204)
+
+
+def publish(walk: Walk, texts: dict[str, str]) -> tuple[str, str]:
+    """Write a post and ask for its publication; return its slug and its id."""
+    status, told = walk.click("post_api_articles", texts)
+    assert (status, told["data"]["article"]["status"]) == ("201", "DRAFT")
+    slug = told["data"]["slug"]
+    key = {"Idempotency-Key": f"publish-{slug}"}
+    status, told = walk.click("post_api_articles_slug_publish", slug=slug, **key)
+    assert (status, told["data"]["status"]) == ("202", "PENDING_PUBLISH")
+    _, read = walk.click("get_api_articles_slug", slug=slug)
+    assert read["data"]["article"]["status"] == "PENDING_PUBLISH"
+    return slug, told["data"]["article"]["id"]
+
+
+def wait_for_letter(walk: Walk, state: str, *, round: int) -> Any:
+    """Read dead letters until the only one stands in a state, in a round of its task."""
+
+    def holds(read: Any) -> bool:
+        letters = read["data"]["dead_letters"]
+        return [(each["state"], each["round"]) for each in letters] == [(state, round)]
+
+    return walk.click_until(holds, "get_internal_dlq")["data"]["dead_letters"][0]
