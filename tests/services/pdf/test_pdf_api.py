@@ -264,10 +264,10 @@ def test_a_repeat_gets_the_job_as_it_stands_and_becomes_its_owner(site: Site) ->
 def test_an_owner_whom_the_release_before_has_noted_reads_the_job(site: Site) -> None:
     job_id = site.new("same", who="key:acme")
     tables = Tables(site.engine, SCHEMA)
-    add = "INSERT INTO {schema}.pdf_owners (job_id, owner, added_at) VALUES (?, ?, 0)"
+    add = "INSERT INTO {schema}.pdf_owners (job_id, owner, added_at) VALUES (?, ?, ?)"
     with tables.writing() as connection:
-        tables.execute(connection, add, job_id, "key:acme-2")
-        tables.execute(connection, add, job_id, "key:globex")
+        tables.execute(connection, add, job_id, "key:acme-2", tables.now)
+        tables.execute(connection, add, job_id, "key:globex", tables.now)
     for _ in range(2):
         assert site.get(f"/pdf/jobs/{job_id}", who="key:acme-2").status_code == 200
     assert site.engine.owners.all(job_id) == ["key:acme", "key:acme-2"]

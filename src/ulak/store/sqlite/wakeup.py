@@ -1,13 +1,11 @@
 """The ring between processes of one machine: FIFOs beside the database.
 
-Listeners have one open for reading. A ring opens it for writing and closes it at once, and every
-listener notices that the writer has hung up; nothing is written, so nothing fills up and no
-listener takes a ring from another. A ring that is lost costs a little time, since workers look by
-themselves too: so failures here are left alone.
+A listener has one open for reading. A ring opens it for writing and closes it at once: every
+listener sees the hang-up, and nothing is written that could fill up. A lost ring costs a little
+time, since workers look by themselves too: so failures here are left alone.
 
 `wakeup` rings when a job may have become due, and every listener has it open. `moved` rings for
-all other moves, and only processes that wait for a job have it open: no worker claims in vain, and
-without a wait a move costs a failed `open` now and then.
+all other moves, and only processes that wait for a job have it open.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ from pathlib import Path
 
 from ulak.store.processes import Watchers
 
-# After a ring nobody listens for so long, and rings cost little. A busy process hears its own rings
-# too, of which it need not be told: it listens less and less often until another one rings.
+# After a ring nobody listens for so long. A busy process hears its own rings too: it listens less
+# and less often until another one rings.
 QUIET_MS = 4
 LONGEST_QUIET_MS = 32
 # How often a FIFO that is gone is made again.
@@ -32,9 +30,10 @@ RENEW_MS = 5000
 # After a ring without a listener none is tried for so long: a failed one costs a lone submit some
 # per cent. A listener that begins meanwhile looks once more when this has passed.
 SILENCE_MS = 5
+# Longer than the claim that follows a ring (`bench.pickup`), shorter than a pickup may take.
+CLAIM_MS = 2
 
 _TO_RING = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
-
 # Elsewhere a FIFO that nobody writes to may seem to be hung up for ever.
 IS_KNOWN = sys.platform == "linux"
 
@@ -46,6 +45,7 @@ class Fifo:
         # Hidden: a program that copies or reads `app.db*` would wait for a FIFO for ever.
         self._name = os.fsencode(path.with_name(f".{path.name}.{purpose}"))
         self._silent_until = 0.0
+        self.rung_at = 0.0
         self.fd: int | None = None
 
     def ring(self) -> None:
@@ -59,6 +59,7 @@ class Fifo:
             self._silent_until = now + SILENCE_MS / 1000
             return
         os.close(fd)
+        self.rung_at = now
 
     def open(self) -> None:
         """Begin to listen, as far as there can be a FIFO."""
@@ -76,11 +77,9 @@ class Fifo:
 
 
 class Wakeup:
-    """Rings for other processes, and listens to their rings on a thread of its own.
-
-    `heard` is called when another process may have committed, and tells whether one has; `watched`
-    is what in this process waits for jobs to move.
-    """
+    """Rings for other processes, and listens to their rings on a thread of its own. `heard` is
+    called when another process may have committed, and returns whether one has; `watched` is what
+    in this process waits for jobs to move."""
 
     def __init__(
         self, path: Path, heard: Callable[[], bool], watched: Watchers | None = None
@@ -89,6 +88,8 @@ class Wakeup:
         self.ring = self._due.ring
         """Wakes every process that listens: a job may have become due."""
         self._moved = Fifo(path, "moved")
+        self.ring_watchers = self._moved.ring
+        """Wakes every process that waits for jobs to move: one has, and none became due."""
         self._heard = heard
         self._watched = watched
         self._beginning = threading.Lock()
@@ -96,10 +97,6 @@ class Wakeup:
         self._stir: int | None = None
         """An eventfd that ends a wait of the thread."""
         self._thread: threading.Thread | None = None
-
-    def ring_watchers(self) -> None:
-        """Wake every process that waits for jobs to move: one has, and none became due."""
-        self._moved.ring()
 
     def listen(self) -> None:
         """Begin to listen. A process that only submits need not: it would notice its own rings."""
@@ -145,6 +142,9 @@ class Wakeup:
                 self._wait(stir, RENEW_MS)
             self._due.close()
             self._moved.close()
+            # After a ring of its own, this process claims: let that thread go first.
+            if time.monotonic() < self._due.rung_at + CLAIM_MS / 1000:
+                self._wait(stir, CLAIM_MS)
             has_changed = self._heard() or has_changed
             quiet_ms = QUIET_MS if has_changed else min(2 * quiet_ms, LONGEST_QUIET_MS)
             self._wait(stir, quiet_ms)
