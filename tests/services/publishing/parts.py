@@ -113,7 +113,8 @@ class Parts:
         alive = [part for part in self.running if part.process.poll() is None]
         for part in alive:
             part.process.terminate()
-        assert [part.name for part in alive if part.stop() != 0] == [], self.said()
+        ended = {part.name: part.process.wait(PATIENCE_S) for part in alive}
+        assert not any(ended.values()), f"{ended}\n{self.said()}"
 
 
 class User:

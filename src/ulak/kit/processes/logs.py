@@ -31,8 +31,9 @@ def start(env: str, secrets: Iterable[str] = (), *, child: str | None = None) ->
         handler.addFilter(partial(_sign, child=child))
     handler.setFormatter(JsonLines() if env == "production" else Lines())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    # uvicorn tells of every start and stop; `ulak up` does so itself.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # uvicorn tells of every start and stop, as whoever starts it does, and httpx of every request.
+    for name in ("uvicorn", "httpx"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     guard(Hidden(Hiding(secrets)))
 
 

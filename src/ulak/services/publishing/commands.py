@@ -257,6 +257,6 @@ def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
     elif rows:
         names = [name for name in rows[0] if name != "payload"]
         cells = [["-" if row[n] is None else str(row[n]) for n in names] for row in rows]
-        print_table(names, cells, keep=names[:1])
+        print_table(names, cells, keep=("id", "event_id"))
     else:
         note("there is none")
