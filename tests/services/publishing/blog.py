@@ -8,7 +8,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from time import monotonic, sleep
 from typing import Any, NamedTuple
+
+import psycopg
 
 from ulak import RetryLater
 from ulak.clock import Clock, ManualClock
@@ -27,6 +30,10 @@ AMPLE_S = 60.0
 HANGS = 0
 DROPS = -1
 
+WAITING = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
 ADD_USER = """
     INSERT INTO {schema}.publishing_users (
         id, email, email_key, username, password_hash, subscription_key, is_active, created_at,
@@ -102,6 +109,15 @@ def work(url: str, push_url: str, concurrency: str = "5") -> None:
     blog = Blog(url, push_url, notify_concurrency=int(concurrency))
     blog.run()
     blog.close()
+
+
+def wait_for_a_lock(url: str) -> None:
+    """Wait until somebody waits for a lock of this PostgreSQL database."""
+    give_up = monotonic() + AMPLE_S
+    with psycopg.connect(url, autocommit=True) as db:
+        while not db.execute(WAITING).fetchone()[0]:
+            assert monotonic() < give_up, "nobody waits for it"
+            sleep(0.005)
 
 
 def key_of(name: str) -> str:

@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import httpx
-import psycopg
 import pytest
 
 from tests.services.publishing.blog import (
@@ -28,6 +26,7 @@ from tests.services.publishing.blog import (
     Blog,
     key_of,
     receiving,
+    wait_for_a_lock,
     work,
 )
 from tests.services.publishing.plant import serving
@@ -43,10 +42,6 @@ MAX_TRIES = 4
 NOBODY = "http://127.0.0.1:9/api/v1/notify"
 """Nothing listens there."""
 LEASE = timedelta(seconds=3 * AMPLE_S)
-WAITING = """
-    SELECT count(*) FROM pg_stat_activity
-    WHERE datname = current_database() AND wait_event_type = 'Lock'
-"""
 
 OpenBlog = Callable[..., Blog]
 
@@ -560,11 +555,7 @@ def test_a_claim_waits_for_an_unsubscribe_that_is_not_committed(
             else:
                 blog.users._change(connection, "ada", {"is_active": 0})
             running = threads.submit(blog.run)
-            with psycopg.connect(url, autocommit=True) as db:
-                give_up = monotonic() + AMPLE_S
-                while not db.execute(WAITING).fetchone()[0]:
-                    assert monotonic() < give_up, "nobody waits for it"
-                    sleep(0.005)
+            wait_for_a_lock(url)
         assert running.result(AMPLE_S) is None
         assert blog.statuses() == {"ada": "skipped", "bob": "sent"}
         assert receiver.told() == ["bob"]

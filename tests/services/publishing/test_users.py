@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import jwt
 import pytest
 
 import ulak.web
-from tests.services.publishing.blog import ANOTHER_SECRET, SECRET, Blog
+from tests.services.publishing.blog import AMPLE_S, ANOTHER_SECRET, SECRET, Blog, wait_for_a_lock
 from tests.services.publishing.site import at_once
 from ulak.errors import BadInput, Unauthenticated
 from ulak.kit.clock import SECOND
@@ -153,6 +155,26 @@ def test_of_many_who_register_at_once_one_gets_the_email_and_the_name(
     assert (len(emails), len(names)) == (1, 1)
     codes = {a.json()["code"] for a in answers if a.status_code == 409}
     assert codes == {"email_taken", "username_taken"}
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_a_registration_waits_for_one_that_is_not_committed(
+    open_api: Callable[..., UsersApi], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = open_api(), open_api()
+    is_written, real = threading.Event(), one.users._read
+
+    def read(connection: Any, user_id: str) -> users.User:
+        is_written.set()
+        wait_for_a_lock(url)
+        return real(connection, user_id)
+
+    monkeypatch.setattr(one.users, "_read", read)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(one.register)
+        assert is_written.wait(AMPLE_S)
+        refused(other.ask("POST", "/api/users", json=ADA), 409, "email_taken")
+        assert first.result(AMPLE_S)["username"] == "ada"
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
