@@ -32,6 +32,9 @@ missing() {
     has_postgres || echo postgresql
     has_pgbouncer || echo pgbouncer
     has_nginx || echo nginx-light
+    # What pages of the docs have their readers type.
+    command -v curl >/dev/null || echo curl
+    command -v openssl >/dev/null || echo openssl
 }
 
 # Packages start what they install. This answer of policy-rc.d, "not allowed", is the way to ask
