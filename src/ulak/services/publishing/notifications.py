@@ -27,6 +27,7 @@ from ulak.services.publishing.backend import read_retry_after
 from ulak.services.publishing.points import step
 from ulak.services.publishing.settings import PublishingSettings
 from ulak.services.publishing.users import Users
+from ulak.tables import Row
 
 log = logging.getLogger("ulak.publishing")
 
@@ -73,10 +74,10 @@ _DUE: Final = """
     ORDER BY subscriber_id LIMIT ?{for_update}"""
 # The lock makes an unsubscribe or a deactivation come wholly before the claim, or after it.
 _SUBSCRIBED: Final = """
-    SELECT u.id, u.is_active, u.subscription_key
-    FROM {{schema}}.publishing_subscribers s JOIN {{schema}}.publishing_users u
+    SELECT u.is_active, u.subscription_key
+    FROM {schema}.publishing_subscribers s JOIN {schema}.publishing_users u
         ON u.id = s.subscriber_id
-    WHERE s.author_id = ? AND s.subscriber_id IN ({}) ORDER BY s.subscriber_id{{for_update}}
+    WHERE s.author_id = ? AND s.subscriber_id = ?{for_update}
 """
 # Not if its lease ran out and another worker has claimed it since.
 _SET: Final = """
@@ -290,12 +291,9 @@ class Notifications:
             values = (work.article_id, now, work.allowed, free)
             if not free or not (found := run(_DUE + self._skip_locked, *values)):
                 return None
-            statement = _SUBSCRIBED.format(", ".join("?" * len(found)))
-            subscribed = run(statement, work.author_id, *(row[0] for row in found))
-            known = {id: (is_active, sealed) for id, is_active, sealed in subscribed}
             claimed, until = [], now + self._lease_us
             for id, attempts, created_at, lease in found:
-                key, why = self._read_key(*known.get(id, (None, None)))
+                key, why = self._read_key(run(_SUBSCRIBED, work.author_id, id))
                 of = (now, work.article_id, id, lease)
                 if key is None:
                     about = {"article_id": work.article_id, "subscriber_id": id, "why": why}
@@ -306,17 +304,16 @@ class Notifications:
                     claimed.append(_Delivery(id, attempts, created_at, until, key))
             return claimed
 
-    def _read_key(self, is_active: int | None, sealed: str | None) -> tuple[str | None, str]:
+    def _read_key(self, subscribed: Sequence[Row]) -> tuple[str | None, str]:
         """Return the key of a subscriber; None, and why, when nothing is to be sent."""
-        if is_active is None:
-            return None, "unsubscribed before its turn"
-        if not is_active:
-            return None, "deactivated before its turn"
-        if sealed is None:
-            return None, "no subscription key is set"
-        return self._users.seal.open(
-            sealed
-        ), "the key was set under another SECRET_KEY; set it anew"
+        for is_active, sealed in subscribed:
+            if not is_active:
+                return None, "deactivated before its turn"
+            if sealed is None:
+                return None, "no subscription key is set"
+            why = "the key was set under another SECRET_KEY; set it anew"
+            return self._users.seal.open(sealed), why
+        return None, "unsubscribed before its turn"
 
     def _judge_reply(self, work: _Work, reply: _Reply, now: Instant) -> tuple[Any, ...]:
         """Return the first columns of `_SET` after a push: the last of them is when it is due."""
