@@ -44,6 +44,7 @@ from ulak.settings import Settings
 FINAL = (statuses.PUBLISHED, statuses.REJECTED, statuses.ERROR)
 QUICK: dict[str, Any] = {
     "retry_base": timedelta(milliseconds=5), "retry_jitter": False, "approve_rate": 1.0,
+    "saga_max_retries": 3,
 }  # fmt: skip
 """Settings of tests in which retries are to be over soon."""
 BEFORE, LOST = "before", "lost"
@@ -213,10 +214,18 @@ class Plant:
         eventually(self.is_idle)
 
     def is_idle(self) -> bool:
+        """Tell whether nothing is under way, in two databases of which one feeds the other."""
         engines = {self.engine, self.posts_engine}
-        return not any(
+        before = self._count()
+        is_busy = any(
             engine.jobs(JobFilter(role=role)) for engine in engines for role in ("ready", "busy")
         )
+        return not is_busy and self._count() == before
+
+    def _count(self) -> int:
+        """Return how many jobs there are, ended ones too."""
+        engines = {self.engine, self.posts_engine}
+        return sum(row.jobs for engine in engines for row in engine.inspect.counts())
 
     def make_author(self, readers: int) -> tuple[str, set[str]]:
         """Make a user with so many subscribers; return the ids of all."""

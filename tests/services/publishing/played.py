@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-
-from ulak.services.publishing.events import make_event_id
+from uuid import UUID, uuid5
 
 KEYS = {name: f"ulak_{name}_key" for name in ("moderation", "preview", "publish", "dlq")}
 POST_ID = "0198c0de-0000-7000-8000-000000000001"
@@ -64,7 +63,7 @@ def post(**changes: Any) -> dict[str, Any]:
 def payload(task: str = "post.moderate", **changes: Any) -> dict[str, Any]:
     """What a task of that post is told."""
     return {
-        "event_id": make_event_id(PUBLICATION_ID, task, 0), "publication_id": PUBLICATION_ID,
+        "event_id": str(uuid5(UUID(PUBLICATION_ID), f"{task}:0")), "publication_id": PUBLICATION_ID,
         "post_id": POST_ID, "author_id": AUTHOR_ID, "requested_by": AUTHOR_ID, "revision": 1,
         "enqueued_at": "2026-01-01T00:00:00.000000Z", "schema": 1,
     } | changes  # fmt: skip

@@ -70,6 +70,8 @@ def test_a_call_has_the_key_of_its_worker_the_publication_and_a_key_of_its_own(
     assert asked.headers["Authorization"] == f"Token {KEYS[owner]}"
     assert asked.path.startswith(f"/internal/articles/{POST_ID}")
     assert asked.step == operation
+    methods = {"read": "GET", "preview": "PUT"}
+    assert asked.method == methods.get(operation, "POST")
     if asked.method == "GET":
         assert asked.body == {}
         return

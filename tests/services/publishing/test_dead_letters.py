@@ -20,13 +20,16 @@ from tests.services.publishing.plant import (
     planted,
 )
 from tests.services.publishing.played import payload
-from tests.services.publishing.site import at_once
+from tests.services.publishing.site import at_once, eventually
 from ulak import JobFilter
 from ulak.services.publishing import dead_letters, statuses
 from ulak.services.publishing.articles import Article
 from ulak.services.publishing.dead_letters import DeadLetterNotFound, DeadLetterState
 from ulak.services.publishing.statuses import ERROR, PENDING_PUBLISH, PUBLISHED, REJECTED
 from ulak.testing import faults
+
+ONCE: dict[str, Any] = {"saga_max_retries": 0, "retry_max": timedelta(milliseconds=20)}
+"""Settings with which a task that fails is a dead letter at once."""
 
 
 @pytest.fixture
@@ -38,12 +41,12 @@ def plant(url: str) -> Iterator[Plant]:
 @pytest.fixture(params=["same", "apart"])
 def each_way(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> Iterator[Plant]:
     if request.param == "same":
-        with planted(url, saga_max_retries=0) as made:
+        with planted(url, **ONCE) as made:
             yield made
         return
     with (
         lend_queue(request, url, tmp_path) as other,
-        planted(url, other, saga_max_retries=0) as made,
+        planted(url, other, **ONCE) as made,
     ):
         yield made
 
@@ -137,7 +140,8 @@ def test_what_nobody_can_compensate_is_kept_and_somebody_is_told(
     letters = {letter["id"]: letter for letter in plant.letters()}
     assert set(letters) == {job.id for job in jobs}
     assert {letter["state"] for letter in letters.values()} == {"logged"}
-    told = {vars(line).get("task") for line in caplog.records if line.levelno == logging.ERROR}
+    ours = [line for line in caplog.records if line.name == "ulak.publishing"]
+    told = {vars(line)["task"] for line in ours if line.levelno == logging.ERROR}
     assert told == {"post.translate", statuses.MODERATE}
 
 
@@ -287,6 +291,22 @@ def test_a_redrive_is_refused_when_the_author_went_on(plant: Plant) -> None:
     with pytest.raises(statuses.PostNotFound):
         plant.dead_letters.redrive(letter["id"], actor="ada")
     assert plant.dead_letters.get(letter["id"])["state"] == "compensated"
+
+
+@pytest.mark.shows("S-24")
+def test_nothing_is_put_back_while_its_compensation_is_under_way(plant: Plant) -> None:
+    break_(plant, "preview")
+    post = plant.publish()
+    with plant.running(plant.settings.saga_queue):
+        eventually(lambda: plant.jobs("dlq"))
+    (letter,) = plant.letters()
+    assert (letter["state"], letter["action"]) == ("waiting", None)
+    with pytest.raises(DeadLetterState, match="waiting"):
+        plant.dead_letters.redrive(letter["id"], actor="ada")
+    # It may be discarded, and its post is compensated all the same.
+    assert plant.dead_letters.discard(letter["id"], actor="ada")["state"] == "discarded"
+    with plant.running():
+        assert plant.wait(post) == [ERROR]
 
 
 @pytest.mark.shows("S-24")

@@ -1,11 +1,9 @@
 """The tasks of the saga: what each calls, how often it is tried, and when it fails for good."""
 
-import ast
 import inspect as python
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,10 +22,9 @@ from tests.services.publishing.played import (
     refused,
 )
 from ulak import BadInput, Job, RetryLater
-from ulak.services import publishing
 from ulak.services.publishing import points, statuses, tasks
 from ulak.services.publishing.dead_letters import DeadLetters, compensate
-from ulak.services.publishing.events import BrokenPayload, read_payload
+from ulak.services.publishing.events import TaskRefused, read_payload
 from ulak.services.publishing.handling import make_backoff
 from ulak.services.publishing.queue import Queue
 from ulak.services.publishing.settings import PublishingSettings
@@ -236,8 +233,8 @@ def test_after_a_quarter_of_an_hour_a_refused_key_spends_retries_and_a_redrive_w
     assert works.harness.job(job.id).role == "failed"
     assert len([at for at in tries if at >= 15 * 60]) == 4
     assert works.letter(job)["error_class"] == "KeyRefused"
-    works.queue.retry(job.id, 1, "ada")
-    works.harness.advance(minutes=14)
+    works.queue.put_back(job.id, 1, "ada")
+    works.harness.advance(minutes=5)
     again = works.harness.job(job.id)
     assert (again.role, again.round, again.attempt) == ("ready", 2, 0)
 
@@ -274,7 +271,7 @@ def test_a_broken_payload_is_a_dead_letter_at_once_and_nobody_is_called(
     job = works.run(**changes)
     assert job.role == "failed"
     letter = works.letter(job)
-    assert (letter["error_class"], letter["code"]) == ("BrokenPayload", "broken_payload")
+    assert (letter["error_class"], letter["code"]) == ("TaskRefused", "broken_payload")
     assert letter["attempts"] == 1
     assert letter["state"] == "logged"
     assert works.played.asked == []
@@ -282,10 +279,11 @@ def test_a_broken_payload_is_a_dead_letter_at_once_and_nobody_is_called(
 
 @pytest.mark.shows("S-18")
 def test_a_payload_that_is_no_object_is_a_dead_letter_too(works: Works) -> None:
-    job = works.harness.run(works.tasks.flows[statuses.MODERATE], ["a list"])
+    flow = works.tasks.flows[statuses.MODERATE]
+    job = works.harness.run(flow, ["a list"], dedup_key="a list")
     assert job.role == "failed"
     assert works.letter(job)["state"] == "logged"
-    with pytest.raises(BrokenPayload, match="lacks event_id, "):
+    with pytest.raises(TaskRefused, match="lacks event_id, "):
         read_payload({"schema": 1})
 
 
@@ -450,7 +448,7 @@ def test_a_task_of_which_the_sweep_gave_up_is_a_dead_letter_until_an_operator_ru
     letter = works.letter(job)
     assert (letter["code"], letter["attempts"]) == ("stuck", 1)
     assert "approve" not in works.played.steps
-    works.queue.retry(job.id, 1, "ada")
+    works.queue.put_back(job.id, 1, "ada")
     works.harness.run_until_idle()
     assert works.harness.job(job.id).state == "done"
     assert works.played.steps[-1] == "approve"
@@ -466,7 +464,7 @@ def test_an_unknown_task_is_kept_and_goes_on_after_an_upgrade(works: Works) -> N
     assert works.played.asked == []
     # The release after this one has the task.
     works.tasks.flows["post.translate"] = works.tasks.flows[statuses.PUBLISH]  # type: ignore[index]
-    works.queue.retry(job.id, 1, "ada")
+    works.queue.put_back(job.id, 1, "ada")
     works.harness.run_until_idle()
     assert works.harness.job(job.id).state == "done"
     assert works.played.steps == ["read", "publish"]
@@ -483,77 +481,6 @@ def test_each_worker_takes_only_the_queues_whose_tasks_it_knows() -> None:
         "post.moderate": "steps", "post.generate_preview": "steps", "post.publish": "steps",
         "post.notify": "pushes", "post.unknown": "steps", "dlq": "letters",
     }  # fmt: skip
-
-
-# --- fault points -------------------------------------------------------------------
-
-SAGA = (
-    "articles",
-    "saga",
-    "queue",
-    "handling",
-    "tasks",
-    "backend",
-    "dead_letters",
-    "notifications",
-)
-STEPS = ("submit", "retry", "expire", "writing", "request", "stream")
-
-
-def trees() -> dict[str, ast.Module]:
-    folder = Path(publishing.__file__).parent
-    return {name: ast.parse((folder / f"{name}.py").read_text()) for name in SAGA}
-
-
-def is_step(item: ast.withitem) -> bool:
-    call = item.context_expr
-    is_call = isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
-    return is_call and call.func.id == "step"  # type: ignore[attr-defined]
-
-
-def bare(tree: ast.Module, own: set[str]) -> Iterator[str]:
-    """Find each await, HTTP call, submit and transaction that stands in no `with step(...)`."""
-
-    def look(node: ast.AST, covered: bool, where: str) -> Iterator[str]:
-        if isinstance(node, ast.With | ast.AsyncWith):
-            covered = covered or any(map(is_step, node.items))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            covered, where = False, node.name
-        called = node.value if isinstance(node, ast.Await) else node
-        if not covered and isinstance(called, ast.Call):
-            name = getattr(called.func, "attr", getattr(called.func, "id", ""))
-            if name in STEPS or (isinstance(node, ast.Await) and name not in own):
-                yield f"{where}, line {node.lineno}: {name}"
-        for child in ast.iter_child_nodes(node):
-            yield from look(child, covered, where)
-
-    yield from look(tree, False, "")
-
-
-def test_each_await_call_submit_and_transaction_of_the_saga_has_points_around_it() -> None:
-    found = trees()
-    functions = [
-        node for tree in found.values() for node in ast.walk(tree)
-        if isinstance(node, ast.AsyncFunctionDef)
-    ]  # fmt: skip
-    # What awaits a coroutine of the saga's own is covered by that. A handler awaits its work, and
-    # the relay and notifications are handed on under these names.
-    own = {function.name for function in functions} | {"work", "deliver"}
-    missing = {name: list(bare(tree, own)) for name, tree in found.items()}
-    assert not any(missing.values()), missing
-    names = [
-        call.args[0].value
-        for tree in found.values() for call in ast.walk(tree)
-        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "step"
-        if isinstance(call.args[0], ast.Constant)
-    ]  # fmt: skip
-    assert len(names) == len(set(names)) > 20, "each place has points of its own"
-    for name in names:
-        before, after = points.points(name)
-        assert (before.name, after.name) == (
-            f"publishing.{name}.before",
-            f"publishing.{name}.after",
-        )
 
 
 def test_a_step_that_raises_passes_no_point_after_it() -> None:

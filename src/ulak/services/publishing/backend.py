@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -22,24 +23,11 @@ LONGEST_TEXT: Final = 500
 """Of a reason or a message that is stored with a post."""
 LONGEST_RETRY_AFTER: Final = timedelta(hours=1)
 
-CALLS: Final[Mapping[str, tuple[str, str]]] = {
-    "moderation.read": ("GET", ""),
-    "moderation.approve": ("POST", "/approve"),
-    "moderation.reject": ("POST", "/reject"),
-    "preview.read": ("GET", ""),
-    "preview.preview": ("PUT", "/preview"),
-    "publish.read": ("GET", ""),
-    "publish.publish": ("POST", "/publish"),
-    "notify.read": ("GET", ""),
-    "dlq.reject": ("POST", "/reject"),
-    "dlq.error": ("POST", "/error"),
-    "dlq.publish": ("POST", "/publish"),
-}
-"""Every call of a worker: method and path below the post. The first word says whose key it takes,
-the second is the operation in its idempotency key."""
-_KEY_OF: Final = {"notify": "publish"}
-"""Notifications have no key of their own: they read with that of the worker before them."""
-
+CALLS: Final = (
+    "moderation.read", "moderation.approve", "moderation.reject", "preview.read",
+    "preview.preview", "publish.read", "publish.publish", "notify.read", "dlq.reject",
+    "dlq.error", "dlq.publish",
+)  # fmt: skip
 IN_PROGRESS: Final = "idempotency_in_progress"
 DONE: Final = frozenset(
     {
@@ -49,6 +37,7 @@ DONE: Final = frozenset(
 )  # fmt: skip
 """The post is gone, or past this step."""
 _PASSING: Final = frozenset({404, 408, 425, 429})
+_METHODS: Final = {"read": "GET", "preview": "PUT"}
 
 
 class Failure(Exception):
@@ -105,18 +94,20 @@ class Backend:
         )
 
     async def call(self, name: str, event: Event, **body: str) -> Mapping[str, Any]:
-        """Make one of `CALLS` about the post of an event; return the data of its answer. Raises
-        one of the four kinds of `Failure`."""
-        method, path = CALLS[name]
+        """Make one of `CALLS`, whose names say which key it takes and what it does, about the post
+        of an event; return the data of its answer. Raises a `Failure`."""
         worker, _, operation = name.partition(".")
-        headers = {"Authorization": f"Token {self._keys[_KEY_OF.get(worker, worker)]}"}
+        method = _METHODS.get(operation, "POST")
+        path = event.post_id if operation == "read" else f"{event.post_id}/{operation}"
+        # Notifications have no key of their own: they read with that of the task before them.
+        headers = {"Authorization": f"Token {self._keys[worker.replace('notify', 'publish')]}"}
         if method != "GET":
             headers["Idempotency-Key"] = f"{event.event_id}:{operation}"
             body["publication_id"] = event.publication_id
         with step(name):
             try:
                 response = await self.client.request(
-                    method, event.post_id + path, headers=headers, json=body or None
+                    method, path, headers=headers, json=body or None
                 )
             except httpx.HTTPError as error:
                 why = f"{name}: no answer from the backend: {type(error).__name__}: {error}"
@@ -126,15 +117,15 @@ class Backend:
 
 def _read(name: str, response: httpx.Response) -> Mapping[str, Any]:
     """Return the data of an answer, or raise what it means."""
-    try:
+    said: Any = {}
+    with suppress(ValueError, RecursionError):
         said = json.loads(response.content)
-    except (ValueError, RecursionError):
-        said = None
     said, status = said if isinstance(said, dict) else {}, response.status_code
     if response.is_success and isinstance(data := said.get("data"), dict):
         return data
     code, message = str(said.get("code", "")), said.get("message", said.get("detail"))
-    why = f"{name}: {status} {code}: {message}"
+    # What is said of a key is not repeated.
+    why = f"{name}: {status} {code}: {'' if status in (401, 403) else message}"
     if not code:
         why = f"{name}: {status} without a code; is BACKEND_URL the address of the backend?"
     raise classify(status, code)(

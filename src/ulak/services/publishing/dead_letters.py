@@ -9,25 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from ulak import Job, JobFilter, JobNotFound, RetryLater, Run, StaleJob, TransitionNotAllowed
+from ulak import Job, JobFilter, JobNotFound, Run, StaleJob, TransitionNotAllowed
 from ulak.errors import BadInput, ServiceError, UlakError
 from ulak.kit.clock import rfc3339
 from ulak.services.publishing import statuses
 from ulak.services.publishing.backend import LONGEST_TEXT, StepPassed
-from ulak.services.publishing.events import BrokenPayload, Event, read_payload
+from ulak.services.publishing.events import Event, TaskRefused, read_payload
 from ulak.services.publishing.handling import Tools, task
 from ulak.services.publishing.points import step
 from ulak.services.publishing.queue import REDRIVEN
 
 if TYPE_CHECKING:
-    from ulak.services.publishing.articles import Article
     from ulak.services.publishing.queue import Queue
     from ulak.services.publishing.saga import Saga
 
@@ -39,7 +38,8 @@ Letter = dict[str, Any]
 COMPENSATED: Final = "publishing.compensated"
 LOGGED: Final = "publishing.logged"
 _STATE_OF: Final = {COMPENSATED: "compensated", LOGGED: "logged"}
-_DEAD: Final = frozenset({"waiting", "compensated", "logged", "compensation_failed"})
+_SETTLED: Final = frozenset({"compensated", "logged", "compensation_failed"})
+"""The states from which it is put back: its compensation must not come in between."""
 _ENDED: Final = ("failed", "expired")
 _MEMBER_OF: Final[Mapping[str, str]] = {
     statuses.MODERATE: "reason",
@@ -90,26 +90,22 @@ class DeadLetters:
         """Put a task back, in a new round, with the same event. With `resume` its post goes from
         ERROR to PENDING_PUBLISH in the same transaction.
 
-        Raises `DeadLetterState`: it is no dead letter any more, or names no post to resume;
+        Raises `DeadLetterState`: it is not in one of `_SETTLED`, or names no post to resume;
         `StalePublication`: the author has changed or published the post since; `PostNotFound`, and
         with `resume` `InvalidStatus`.
         """
-        letter = self._get_dead(id)
+        letter = self._get_in(_SETTLED, id)
         event = _find_event(letter["payload"])
-        post = None if event is None else self._saga.find(event.post_id)
-        if event is not None and post is not None:
-            _must_be_unchanged(letter["task"], event, post)
-        elif resume:
+        if event is None and resume:
             raise DeadLetterState(f"dead letter {id} names no post; redrive it without resume")
-        about = id, letter["round"], actor
         try:
-            if event is None or post is None or not resume or _is_pending(post):
-                self._queue.retry(*about)
+            if event is None or not self._must_resume(letter["task"], event, resume):
+                self._queue.put_back(id, letter["round"], actor)
             else:
+                place = event.post_id, event.publication_id, event.revision
                 with step("dlq.resume"), self._saga.tables.writing() as connection:
-                    place = event.publication_id, event.revision
-                    self._saga.resume(connection, event.post_id, *place, actor)
-                    self._queue.retry(*about, connection=connection)
+                    self._saga.resume(connection, *place, actor)
+                    self._queue.put_back(id, letter["round"], actor, connection=connection)
         except (TransitionNotAllowed, StaleJob) as error:
             raise DeadLetterState(f"dead letter {id}: {error}") from error
         # One that the relay puts back is about to be so.
@@ -120,7 +116,7 @@ class DeadLetters:
     ) -> Iterator[tuple[str, UlakError | None]]:
         """Redrive every dead letter, of one task or of all, that was neither redriven nor
         discarded, so many in a second; yield each id, with the error of one that could not be."""
-        dead = (letter for letter in self._walk() if letter["state"] in _DEAD)
+        dead = (letter for letter in self._walk() if letter["state"] in _SETTLED)
         for id in [letter["id"] for letter in dead if task in (None, letter["task"])]:
             error: UlakError | None = None
             try:
@@ -132,18 +128,30 @@ class DeadLetters:
 
     def discard(self, id: str, *, actor: str) -> Letter:
         """Give a dead letter up. Raises `DeadLetterNotFound`, `DeadLetterState`."""
-        self._get_dead(id)
+        self._get_in({"waiting", *_SETTLED}, id)
         try:
-            self._engine.expire(id, actor=actor, state="failed")
+            with step("dlq.discard"):
+                self._engine.expire(id, actor=actor, state="failed")
         except (TransitionNotAllowed, StaleJob) as error:
             raise DeadLetterState(f"dead letter {id}: {error}") from error
         return self.get(id)
 
-    def _get_dead(self, id: str) -> Letter:
+    def _get_in(self, states: Collection[str], id: str) -> Letter:
         letter = self.get(id)
-        if letter["state"] not in _DEAD:
-            raise DeadLetterState(f"dead letter {id} is {letter['state']}; nothing is left to do")
+        if letter["state"] not in states:
+            known = ", ".join(sorted(states))
+            raise DeadLetterState(f"dead letter {id} is {letter['state']}, not one of {known}")
         return letter
+
+    def _must_resume(self, task: str, event: Event, resume: bool) -> bool:
+        """Tell whether the post of an event has to be resumed. Raises `StalePublication`."""
+        post = self._saga.find(event.post_id)
+        # What is published may be edited, and its subscribers are told all the same.
+        is_edited = post.revision != event.revision and task != statuses.NOTIFY
+        if is_edited or post.publication_id != event.publication_id:
+            said = f"post {post.id} was changed or published since by its author"
+            raise statuses.StalePublication(said, post.status)
+        return resume and post.status != statuses.PENDING_PUBLISH
 
     def _walk(self) -> Iterator[Letter]:
         """Find every dead letter, newest first."""
@@ -210,14 +218,14 @@ class DeadLetters:
 
 
 @task(max_retries=10, retry_backoff=True, retry_jitter=True, setting="")
-async def compensate(run: Run[Any]) -> RetryLater | None:
+async def compensate(run: Run[Any]) -> None:
     """Undo what a dead letter has left half done, by the internal endpoints; twice is nothing."""
     tools = run.resource(Tools)
     with step("dlq.find"):
         letter = await asyncio.to_thread(tools.dead_letters.get, run.payload["dead_letter"])
     if letter["state"] == "redriven" or letter["round"] != run.payload["round"]:
         run.note(LOGGED, "it was put back before it was compensated")
-        return None
+        return
     name, event = letter["task"], _find_event(letter["payload"])
     member = _MEMBER_OF.get(name)
     if member is None or event is None:
@@ -226,7 +234,7 @@ async def compensate(run: Run[Any]) -> RetryLater | None:
         facts = {"task": name, "dead_letter": letter["id"], "code": letter["code"]}
         log.log(level, "a task has failed for good, and no post is changed", extra=facts)
         run.note(LOGGED, "no post is changed")
-        return None
+        return
     # An id of its own: these calls are others than those of the task.
     event = replace(event, event_id=run.job_id)
     why = f"{name} failed: {letter['error']}"[:LONGEST_TEXT]
@@ -239,26 +247,13 @@ async def compensate(run: Run[Any]) -> RetryLater | None:
             with suppress(StepPassed):
                 await tools.backend.call("dlq.publish", event)
         run.note(LOGGED, f"not compensated: {passed}")
-        return None
-    before = "" if data["changed"] else ", and was before"
-    run.note(COMPENSATED, f"post {event.post_id} is {data['status']}{before}")
-    return None
+    else:
+        before = "" if data["changed"] else ", and was before"
+        run.note(COMPENSATED, f"post {event.post_id} is {data['status']}{before}")
 
 
 def _find_event(payload: Any) -> Event | None:
     try:
         return read_payload(payload)
-    except BrokenPayload:
+    except TaskRefused:
         return None
-
-
-def _must_be_unchanged(task: str, event: Event, post: Article) -> None:
-    # What is published may be edited, and its subscribers are told all the same.
-    is_edited = post.revision != event.revision and task != statuses.NOTIFY
-    if is_edited or post.publication_id != event.publication_id:
-        said = f"post {post.id} was changed or published since; its author must publish it again"
-        raise statuses.StalePublication(said, post.status)
-
-
-def _is_pending(post: Article) -> bool:
-    return post.status == statuses.PENDING_PUBLISH

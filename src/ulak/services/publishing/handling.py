@@ -15,7 +15,7 @@ from ulak import Backoff, RetryLater, Run
 from ulak.kit.clock import rfc3339
 from ulak.kit.ids import from_text
 from ulak.services.publishing.backend import Backend, BackendAway, KeyRefused, StepPassed
-from ulak.services.publishing.events import Event, read_payload
+from ulak.services.publishing.events import Event, TaskRefused, read_payload
 from ulak.services.publishing.points import step
 from ulak.services.publishing.settings import PublishingSettings
 
@@ -33,12 +33,6 @@ PATIENCE: Final = timedelta(minutes=15)
 """For so long a refused key spends no retry, from the first refusal in a round of the task."""
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 5.0, 30.0
 PASSED: Final = "publishing.passed"
-
-
-class Stuck(Exception):
-    """The sweep has given up: the task is there to be the dead letter, and is not run."""
-
-    code = "stuck"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +83,16 @@ def task(
                 wait = max(_draw_wait(run), refusal.retry_after or timedelta())
                 return RetryLater(wait, why=str(refusal))
             except BackendAway as failure:
-                delay = make_backoff(handle, run.resource(Tools).settings).delay_us(
-                    run.attempt, from_text(run.job_id)
-                )
+                backoff = make_backoff(handle, run.resource(Tools).settings)
+                delay = backoff.delay_us(run.attempt, from_text(run.job_id))
                 wait = failure.retry_after or timedelta()
                 # The last failure of all keeps its class and its traceback.
                 if delay is None or wait <= timedelta(microseconds=delay):
                     raise
                 return RetryLater(wait, spend_attempt=True, why=str(failure))
 
-        vars(handle).update(
-            max_retries=max_retries, retry_backoff=retry_backoff, retry_jitter=retry_jitter,
-            setting=setting,
-        )  # fmt: skip
+        options = {"retry_backoff": retry_backoff, "retry_jitter": retry_jitter}
+        vars(handle).update(max_retries=max_retries, setting=setting, **options)
         return handle
 
     return declare
@@ -109,11 +100,10 @@ def task(
 
 def make_backoff(handler: Handler, settings: PublishingSettings) -> Backoff:
     """Return the delays of a handler: by its own options, where the settings say nothing else."""
-    declared = vars(handler)
-    said = getattr(settings, declared["setting"]) if declared["setting"] else None
-    jitter = settings.retry_jitter
+    declared, jitter = vars(handler), settings.retry_jitter
+    retries = getattr(settings, declared["setting"], None)
     return Backoff(
-        declared["max_retries"] if said is None else said,
+        declared["max_retries"] if retries is None else retries,
         first=settings.retry_base,
         factor=2.0 if declared["retry_backoff"] else 1.0,
         longest=settings.retry_max,
@@ -121,24 +111,18 @@ def make_backoff(handler: Handler, settings: PublishingSettings) -> Backoff:
     )
 
 
-def read_event(run: Run[Any]) -> Event:
-    """Return the event of a task. Raises `BrokenPayload`, and `Stuck` in the first round of one
-    that the sweep has given up; an operator's retry runs it."""
+async def read_post(run: Run[Any], call: str, status: str) -> tuple[Event, Mapping[str, Any]]:
+    """Return the event of a task and its post as the backend has it. Raises `StepPassed`: the post
+    is gone, in another publication or in another status; `TaskRefused`: the payload is broken, or
+    the sweep has given the task up, which then an operator's retry alone runs."""
     event = read_payload(run.payload)
     if event.is_stuck and run.round == 1:
-        raise Stuck("the step was started again and again and had no effect; see the workers' logs")
-    return event
-
-
-async def read_post(run: Run[Any], call: str) -> tuple[Event, Mapping[str, Any]]:
-    """Return the event of a task and its post as the backend has it. Raises `StepPassed`: the post
-    is gone, or in another publication."""
-    event = read_event(run)
+        raise TaskRefused("stuck", "it was started again and again; see the logs of the workers")
     data = await run.resource(Tools).backend.call(call, event)
     post: Mapping[str, Any] = data["article"]
-    if post["publication_id"] != event.publication_id:
-        said = f"post {event.post_id} is in another publication than {event.publication_id}"
-        raise StepPassed(said, code="stale_publication")
+    if (post["publication_id"], post["status"]) != (event.publication_id, status):
+        said = f"post {event.post_id} is {post['status']} by publication {post['publication_id']}"
+        raise StepPassed(said, code="invalid_status")
     return event, post
 
 
@@ -153,9 +137,6 @@ async def _find_first_refusal(run: Run[Any]) -> datetime:
 
 
 def _draw_wait(run: Run[Any]) -> timedelta:
-    """Return a wait that is another for each task and claim, so that a crowd does not return at
-    once when a key is set."""
-    if not run.resource(Tools).settings.retry_jitter:
-        return timedelta(seconds=SHORTEST_WAIT_S)
+    """Return a wait that is another for each task and claim: a crowd must not return at once."""
     drawn = crc32(f"{run.job_id}/{run.token}".encode()) / 0xFFFFFFFF
     return timedelta(seconds=SHORTEST_WAIT_S + drawn * (LONGEST_WAIT_S - SHORTEST_WAIT_S))

@@ -7,9 +7,9 @@ the queue under the id of its event. Rows of one post are sent in order.
 
 from __future__ import annotations
 
-import logging
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from ulak import Backoff, Dedup, Engine, Flow, Job, JobNotFound, Lifecycle, Limit, Run, Until
@@ -20,8 +20,6 @@ from ulak.services.publishing.points import step
 if TYPE_CHECKING:
     from ulak.services.publishing.articles import Article
     from ulak.services.publishing.tasks import Tasks
-
-log = logging.getLogger("ulak.publishing")
 
 RELAY: Final = "relay"
 RELAY_QUEUE: Final = "publishing-relay"
@@ -39,13 +37,8 @@ REDRIVEN: Final = "dead-letters:redriven"
 
 
 class Queue:
-    """Writes the tasks of posts, in the transactions that change the posts.
-
-    Args:
-        posts: The engine of the posts' database.
-        engine: The engine of the queue; the same one where they are one store.
-        tasks: The flows of the queue.
-    """
+    """Writes the tasks of posts, in the transactions that change the posts. `engine` is that of the
+    queue: the same one where they are one store."""
 
     def __init__(self, posts: Engine, engine: Engine, tasks: Tasks) -> None:
         self.posts = posts
@@ -69,9 +62,8 @@ class Queue:
     ) -> None:
         """Write a task of a post in an open transaction of the posts' database; an event that is
         there already stays the only one. `stuck` marks one that fails at once: a dead letter."""
-        payload = make_payload(
-            task, post, requested_by=requested_by, now=now(self.posts), stuck=stuck
-        )
+        about: Any = {"requested_by": requested_by, "now": now(self.posts), "stuck": stuck}
+        payload = make_payload(task, post, **about)
         with step("queue.put"):
             if self.is_same:
                 self.engine.submit(*self._address(task, payload), connection=connection)
@@ -85,58 +77,46 @@ class Queue:
         of the relay, else the job in the queue, or None. Not inside a transaction."""
         if post.publication_id is None:
             return None
-        key = make_event_id(post.publication_id, task, post.sweeps)
+        key = make_event_id(task, post)
         if not self.is_same:
             row = self.posts.find(RELAY, key)
             if row is not None and not row.is_final:
                 return row
         return self.engine.find(task, key)
 
-    def retry(self, id: str, round: int, actor: str, *, connection: Any = None) -> None:
+    def put_back(self, id: str, round: int, actor: str, *, connection: Any = None) -> None:
         """Put a dead letter back, once: at once, or with an open transaction of the posts'
         database. `TransitionNotAllowed`, `StaleJob`: it is no dead letter any more."""
         if connection is None or self.is_same:
-            with step("queue.retry"):
+            with step("queue.put-back"):
                 self.engine.owners.add(id, REDRIVEN, connection=connection)
                 self.engine.retry(id, actor=actor, note=REDRIVE, connection=connection)
             return
         # In no line with the rows of its post: while a post is in ERROR, it has none.
         row = {REDRIVE: id, "round": round, "actor": actor, "post_id": id}
-        with step("queue.put-retry"):
+        with step("queue.relay-back"):
             key = f"{REDRIVE}:{id}:{round}"
             self.posts.submit(self._relay, row, dedup_key=key, connection=connection)
 
     async def send(self, row: dict[str, Any]) -> None:
         """Send a row of the relay; to send it twice changes nothing."""
-        if REDRIVE in row:
-            await self._send_retry(row)
+        if REDRIVE not in row:
+            flow, payload = self._address(row["task"], row["payload"])
+            with step("relay.send"):
+                await self.engine.aio.submit(flow, payload, dedup_key=payload["event_id"])
             return
-        flow, payload = self._address(row["task"], row["payload"])
-        with step("relay.send"):
-            await self.engine.aio.submit(flow, payload, dedup_key=payload["event_id"])
+        with step("relay.find"), suppress(JobNotFound):  # the sweep starts what is gone
+            job = await self.engine.aio.get(row[REDRIVE])
+            if job.role == "failed" and job.round == row["round"]:
+                with step("relay.own"):
+                    await self.engine.aio.owners.add(job.id, REDRIVEN)
+                with step("relay.retry"):
+                    await self.engine.aio.retry(job.id, actor=row["actor"], note=REDRIVE)
 
     def _address(self, task: str, payload: dict[str, Any]) -> tuple[Flow[Any], dict[str, Any]]:
         """Return the flow of a task and its payload; of one that nobody knows, with its name."""
         flow = self.tasks.find(task)
         return flow, payload if flow.name == task else payload | {"task": task}
-
-    async def _send_retry(self, row: dict[str, Any]) -> None:
-        with step("relay.find"):
-            try:
-                job = await self.engine.aio.get(row[REDRIVE])
-            except JobNotFound:
-                log.warning("a redriven task is gone from the queue; the sweep starts it again")
-                return
-        if job.role == "failed" and job.round == row["round"]:
-            with step("relay.own"):
-                await self.engine.aio.owners.add(job.id, REDRIVEN)
-            with step("relay.retry"):
-                await self.engine.aio.retry(job.id, actor=row["actor"], note=REDRIVE)
-
-
-async def relay(run: Run[Any]) -> None:
-    """Send a row to the queue."""
-    await run.resource(Queue).send(run.payload)
 
 
 def clean_up(run: Run[Any]) -> None:
@@ -157,6 +137,10 @@ def _make_relay() -> Flow[Any]:
         retry=FOREVER,
         dedup=Dedup(until=Until.FORGOTTEN, keep=KEPT),
     )
-    in_order = Limit(1, key=lambda row: str(row["post_id"]), of="state")
-    flow.stage("waiting", during="sending", to="sent", limit=in_order, timeout=30)(relay)
+    in_order = Limit(1, key=itemgetter("post_id"), of="state")
+
+    @flow.stage("waiting", during="sending", to="sent", limit=in_order, timeout=60)
+    async def relay(run: Run[Any]) -> None:
+        await run.resource(Queue).send(run.payload)
+
     return flow

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from ulak import Dedup, Flow, Job, Lifecycle, OnEnd, RetryLater, Run, Until
 from ulak.services.publishing import statuses
-from ulak.services.publishing.backend import CallRefused, StepPassed
+from ulak.services.publishing.backend import CallRefused
 from ulak.services.publishing.dead_letters import compensate
-from ulak.services.publishing.events import BrokenPayload, Event, find_dedup_key
+from ulak.services.publishing.events import TaskRefused
 from ulak.services.publishing.handling import (
     Handler,
     ModerationPolicy,
-    Stuck,
     Tools,
     make_backoff,
     read_post,
@@ -30,6 +30,7 @@ from ulak.services.publishing.handling import (
 )
 from ulak.services.publishing.notifications import DeliveriesFailed, Notifications
 from ulak.services.publishing.settings import PublishingSettings
+from ulak.services.publishing.statuses import PENDING_PUBLISH
 
 if TYPE_CHECKING:
     from ulak.services.publishing.dead_letters import DeadLetters
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 STAGE_TIMEOUT: Final = timedelta(seconds=30)
 """So short that a dead letter is compensated within a minute, also where the backend hangs."""
+NOTIFY_TIMEOUT: Final = timedelta(minutes=15)
+"""As long as any stage: ten thousand subscribers take more than half a minute."""
 KEPT: Final = timedelta(days=7)
 """How long an event is known, so that it is not done again."""
 PREVIEW_URL: Final = "https://preview.example.com/articles/{}/preview.png"
@@ -48,49 +51,38 @@ LIFECYCLE: Final = Lifecycle("queued", {"queued": ["done"], "failed": ["expired"
 
 
 @task(max_retries=3, retry_backoff=True, retry_jitter=True)
-async def moderate_post(run: Run[Any]) -> RetryLater | None:
+async def moderate_post(run: Run[Any]) -> None:
     """Approve or reject a post. The verdict is drawn once: a stored one is said again."""
-    event, post = await _read_pending(run, "moderation.read")
+    event, post = await read_post(run, "moderation.read", PENDING_PUBLISH)
     tools = run.resource(Tools)
     stored = post["verdict"]
     if tools.policy(post) if stored is None else stored == statuses.APPROVED:
         await tools.backend.call("moderation.approve", event)
     else:
         await tools.backend.call("moderation.reject", event, reason=NOT_APPROVED)
-    return None
 
 
 @task(max_retries=3, retry_backoff=True, retry_jitter=True)
-async def generate_preview(run: Run[Any]) -> RetryLater | None:
+async def generate_preview(run: Run[Any]) -> None:
     """Store where the preview of a post is, a stored one again: so that publish follows."""
-    event, post = await _read_pending(run, "preview.read")
+    event, post = await read_post(run, "preview.read", PENDING_PUBLISH)
     url = post["preview_url"] or PREVIEW_URL.format(event.post_id)
     await run.resource(Tools).backend.call("preview.preview", event, preview_url=url)
-    return None
 
 
 @task(max_retries=3, retry_backoff=True, retry_jitter=True)
-async def publish_post(run: Run[Any]) -> RetryLater | None:
+async def publish_post(run: Run[Any]) -> None:
     """Publish a post."""
-    event, _ = await _read_pending(run, "publish.read")
+    event, _ = await read_post(run, "publish.read", PENDING_PUBLISH)
     await run.resource(Tools).backend.call("publish.publish", event)
-    return None
 
 
 @task(max_retries=3, retry_backoff=True, retry_jitter=True, setting="notify_max_retries")
 async def notify(run: Run[Any]) -> RetryLater | None:
     """Tell the subscribers of the author, once each."""
-    event, post = await read_post(run, "notify.read")
-    if post["status"] != statuses.PUBLISHED:
-        raise _is_past(event.post_id, post)
+    _, post = await read_post(run, "notify.read", statuses.PUBLISHED)
     deliver = run.resource(Tools).notifications.run
     return await deliver(post, round=run.round, attempt=run.attempt, stop=lambda: run.cancelled)
-
-
-class UnknownTask(Exception):
-    """No task has this name in this release."""
-
-    code = "unknown_task"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,56 +107,43 @@ class Tasks:
 
 def make_tasks(settings: PublishingSettings) -> Tasks:
     """Return the flows of the queue, with the queues and the retries of these settings."""
-    permanent = (BrokenPayload, Stuck, UnknownTask, CallRefused, DeliveriesFailed)
+    permanent = (TaskRefused, CallRefused, DeliveriesFailed)
 
-    def make(
-        name: str, queue: str, handler: Handler, timeout: timedelta, **options: Any
-    ) -> Flow[Any]:
+    def make(name: str, queue: str, handler: Handler, key: Any, **options: Any) -> Flow[Any]:
         flow: Flow[Any] = Flow(
             name, LIFECYCLE, queue=queue, permanent=permanent, retries_permanent=True,
             retry=make_backoff(handler, settings), **options,
+            dedup=Dedup(key, until=Until.FORGOTTEN, keep=KEPT),
         )  # fmt: skip
+        timeout = NOTIFY_TIMEOUT if handler is notify else STAGE_TIMEOUT
         flow.stage("queued", timeout=timeout)(handler)
         return flow
 
-    def key_of(payload: Mapping[str, Any]) -> str:
-        return f"{payload['dead_letter']}:{payload['round']}"
-
-    dlq = make(
-        DLQ, settings.dlq_queue, compensate, STAGE_TIMEOUT,
-        dedup=Dedup(key_of, until=Until.FORGOTTEN, keep=KEPT),
-    )  # fmt: skip
-    inbox: Any = {
-        "dedup": Dedup(find_dedup_key, until=Until.FORGOTTEN, keep=KEPT),
-        "on_end": OnEnd(dlq, payload=_begin_compensation),
-        # Who redrives a dead letter becomes an owner: so those are found by an index.
-        "owners": True,
-    }
-    saga = (
-        (statuses.MODERATE, moderate_post),
-        (statuses.GENERATE_PREVIEW, generate_preview),
-        (statuses.PUBLISH, publish_post),
-    )
-    flows = {
-        name: make(name, settings.saga_queue, handler, STAGE_TIMEOUT, **inbox)
-        for name, handler in saga
-    }
-    # As long as any stage: ten thousand subscribers take more than half a minute.
-    flows[statuses.NOTIFY] = make(
-        statuses.NOTIFY, settings.notifications_queue, notify, timedelta(minutes=15), **inbox
-    )
-
     @task(max_retries=0, setting="")
-    async def refuse(run: Run[Any]) -> RetryLater | None:
+    async def refuse(run: Run[Any]) -> None:
         """Send a task on if this release knows it, as after an upgrade; else fail for good."""
         name = run.payload["task"]
         if name not in flows:
-            raise UnknownTask(f"no task is called {name!r}; there are {', '.join(flows)}")
+            known = ", ".join(flows)
+            raise TaskRefused("unknown_task", f"no task is called {name!r}; there are {known}")
         run.spawn(flows[name], [run.payload])
-        return None
 
-    unknown = make(UNKNOWN, settings.saga_queue, refuse, STAGE_TIMEOUT, **inbox)
-    return Tasks(flows, unknown, dlq)
+    dlq = make(DLQ, settings.dlq_queue, compensate, lambda p: f"{p['dead_letter']}:{p['round']}")
+    # Whoever redrives a dead letter becomes an owner of it: so it is found by an index.
+    options: Any = {"on_end": OnEnd(dlq, payload=_begin_compensation), "owners": True}
+    handlers: Mapping[str, Handler] = {
+        statuses.MODERATE: moderate_post, statuses.GENERATE_PREVIEW: generate_preview,
+        statuses.PUBLISH: publish_post, statuses.NOTIFY: notify, UNKNOWN: refuse,
+    }  # fmt: skip
+    flows = {
+        name: make(
+            name,
+            settings.notifications_queue if handler is notify else settings.saga_queue,
+            handler, itemgetter("event_id"), **options,
+        )
+        for name, handler in handlers.items()
+    }  # fmt: skip
+    return Tasks(flows, flows.pop(UNKNOWN), dlq)
 
 
 def declare(
@@ -173,12 +152,10 @@ def declare(
 ) -> None:  # fmt: skip
     """Declare every flow, resource and schedule of the saga to its engines; nothing is opened.
     `policy` judges posts, by default `make_policy`."""
-    for flow in (*queue.tasks.saga, queue.tasks.dlq):
+    for flow in (queue.tasks.dlq, *queue.tasks.saga):
         queue.engine.add(flow)
-    judge = policy or make_policy(settings)
-    queue.engine.resource(Tools)(
-        partial(Tools.opened, settings, judge, dead_letters, notifications)
-    )
+    others = (policy or make_policy(settings), dead_letters, notifications)
+    queue.engine.resource(Tools)(partial(Tools.opened, settings, *others))
     queue.declare()
 
 
@@ -201,14 +178,3 @@ def _begin_compensation(job: Job, code: str | None) -> dict[str, Any] | None:
     """Return what the job of `dlq` is told of a task that has failed for good."""
     is_dead = job.state == LIFECYCLE.failed
     return {"dead_letter": job.id, "round": job.round} if is_dead else None
-
-
-async def _read_pending(run: Run[Any], call: str) -> tuple[Event, Mapping[str, Any]]:
-    event, post = await read_post(run, call)
-    if post["status"] != statuses.PENDING_PUBLISH:
-        raise _is_past(event.post_id, post)
-    return event, post
-
-
-def _is_past(id: str, post: Mapping[str, Any]) -> StepPassed:
-    return StepPassed(f"post {id} is {post['status']}", code="invalid_status")
