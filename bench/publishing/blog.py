@@ -168,6 +168,7 @@ class Blog:
         self._variables = dict(variables or {})
         self._how_many = subscribers
         self.keys: dict[str, str] = {}
+        self.author = self.token = ""
         self.subscription_keys: list[str] = []
         self.subscribers: list[str] = []
         (folder / "logs").mkdir(parents=True, exist_ok=True)
@@ -212,20 +213,32 @@ class Blog:
 
     def _invite(self) -> None:
         """Register an author, and those who subscribe."""
-        users = self.publishing.users
-        people = [
-            users.register({"email": f"{name}@example.com", "username": name, "password": PASSWORD})
-            for name in ("author", *(f"reader{n}" for n in range(self._how_many)))
-        ]
-        author, *readers = people
-        self.author = author.id
-        for n, reader in enumerate(readers):
+        self.start(USERS_API)
+        self.author, self.token = self.register("author")
+        for n in range(self._how_many):
+            reader, token = self.register(f"reader{n}")
             key = f"subscription-key-of-reader-{n}-{os.urandom(8).hex()}"
-            users.set_key(reader.id, key)
-            users.subscribe(reader.id, author.id)
+            self._tell_users("PUT", "/users/me/subscription-key", token, {"subscription_key": key})
+            self._tell_users("POST", "/users/subscribe", token, {"target_user_id": self.author})
             self.subscription_keys.append(key)
-            self.subscribers.append(reader.id)
-        self.token = self.publishing.logins.make(author)
+            self.subscribers.append(reader)
+        self.stop(USERS_API)
+
+    def register(self, name: str) -> tuple[str, str]:
+        """Make a user; return the id and the token of a login."""
+        values = {"email": f"{name}@example.com", "password": PASSWORD}
+        self._tell_users("POST", "/users", "", values | {"username": name})
+        said = self._tell_users("POST", "/users/login", "", values)
+        return said["user"]["id"], said["access_token"]
+
+    def _tell_users(
+        self, method: str, path: str, token: str, body: Mapping[str, str]
+    ) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        answer = self.ask(method, f"/api{path}", at=USERS_API, headers=headers, json=body)
+        assert answer.is_success, answer.text
+        found: dict[str, Any] = answer.json()["data"] if answer.content else {}
+        return found
 
     def direct(self) -> None:
         """Have parts that are started from now on call the backend without a door between."""
@@ -264,6 +277,7 @@ class Blog:
             "ULAK_DATA": str(self.folder / "data"),
             "ULAK_PORT": str(self._ports.get(name, 0)),
             "SECRET_KEY": SECRET,
+            "ACCESS_TOKEN_EXPIRE_MINUTES": "600",
             "BACKEND_URL": self.to_backend.url,
             "PUSH_SERVICE_URL": self.to_receiver.url + NOTIFY,
             **self._variables,
