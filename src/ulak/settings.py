@@ -8,12 +8,15 @@ ones that read the environment.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from datetime import timedelta
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from ulak.auth import secrets
 from ulak.auth.tokens import SHORTEST_SECRET, is_token
@@ -23,11 +26,15 @@ from ulak.store import without_password
 __all__ = [
     "ENVIRONMENTS",
     "Settings",
+    "header_text",
     "is_placeholder",
     "load",
+    "number",
     "read_env_file",
     "read_variables",
+    "span",
     "variable",
+    "web_address",
     "whole_number",
 ]
 
@@ -213,6 +220,49 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
         return int(text)
 
     return read
+
+
+def number(least: float, most: float) -> Callable[[str], float]:
+    """Return a reader of a number from `least` to `most`, which may have a decimal point."""
+
+    def read(text: str) -> float:
+        is_number = re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text, re.ASCII)
+        if not is_number or not least <= float(text) <= most:
+            raise ValueError(f"it is {text[:20]!r}; write a number from {least:g} to {most:g}")
+        return float(text)
+
+    return read
+
+
+def span(read: Callable[[str], float], unit: str = "seconds") -> Callable[[str], timedelta]:
+    """Return a reader of a span, of one that reads its number; the unit is one of `timedelta`'s."""
+    return lambda text: timedelta(**{unit: read(text)})
+
+
+def web_address(text: str) -> str:
+    """Read the address of a web server, perhaps with a path; without a slash at the end. Raises
+    `ValueError`: it is none, and how one looks."""
+    # Not quoted: who wrote a password into it need not find it in a log.
+    advice = "write it as https://example.org"
+    try:
+        parts = urlsplit(text)
+        port_is_good = parts.port is None or parts.port > 0
+    except ValueError:
+        raise ValueError(f"it is no URL; {advice}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_good:
+        raise ValueError(f"it is no address of a web server; {advice}")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(f"it has a user in it, which others would read; {advice}")
+    if parts.query or parts.fragment or not text.isprintable() or " " in text:
+        raise ValueError(f"it has more in it than an address and a path; {advice}")
+    return text.rstrip("/")
+
+
+def header_text(text: str) -> str:
+    """Read what is sent in a header, as a key. Raises `ValueError`, without quoting it."""
+    if not all("!" <= letter <= "~" for letter in text):
+        raise ValueError("it has characters that no header takes; write the key alone")
+    return text
 
 
 def http_address(host: str, port: int) -> str:

@@ -93,7 +93,7 @@ def test_one_process_serves_and_works_for_several_engines_until_it_is_told(tmp_p
             return {job["flow"]: job["state"] for job in listed}
 
         until(lambda: states()["write"] == "done")
-        assert states()["leave"] == "pending"
+        assert states()["leave"] == "queued"
         until(lambda: "the key is ***" in log.read_text(), log.read_text)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, cast, get_args
 from ulak.core.intake import NORMAL, PRIORITIES
 from ulak.errors import BadInput
 from ulak.services.pdf.document import Limits, Times
-from ulak.settings import ENVIRONMENTS, Settings, read_variables, variable, whole_number
+from ulak.settings import ENVIRONMENTS, Settings, read_variables, span, variable, whole_number
 
 Policy = Literal["strict", "degrade"]
 Backend = Literal["local", "s3"]
@@ -232,8 +232,7 @@ def _seconds(span: timedelta) -> int:
 
 
 def _span(least: int, most: int = _YEAR) -> Callable[[str], timedelta]:
-    number = whole_number(least, most)
-    return lambda text: timedelta(seconds=number(text))
+    return span(whole_number(least, most))
 
 
 def _one_of(*words: str) -> Callable[[str], str]:

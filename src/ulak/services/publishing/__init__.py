@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ulak import Engine, connect
-from ulak.errors import BadInput, NotSupported
+from ulak.errors import NotSupported
 from ulak.service import Condition, Service
 from ulak.services.publishing.scopes import SCOPES
 from ulak.services.publishing.settings import (
@@ -116,8 +116,9 @@ def make_service(*, policy: ModerationPolicy | None = None) -> Service:
     """Return the service, with a policy of moderation of one's own."""
     return Service(
         "publishing", attach=partial(attach, policy=policy), routes=make_routes, scopes=SCOPES,
-        commands=_commands, condition=_condition, store=lambda: load().database_url,
-        engines=lambda publishing: [publishing.posts_engine], start=_start,
+        commands=_commands, condition=lambda platform: Condition(describe(_load(platform))),
+        store=lambda: load().database_url, engines=lambda publishing: [publishing.posts_engine],
+        start=_start,
     )  # fmt: skip
 
 
@@ -147,17 +148,6 @@ def _commands() -> typer.Typer:
     from ulak.services.publishing.commands import group
 
     return group
-
-
-def _condition(platform: Settings) -> Condition:
-    settings, missing = _load(platform), list[str]()
-    if platform.env != "dev":
-        for check in (settings.must_have_secret, partial(settings.must_have_keys, *WORKERS)):
-            try:
-                check()
-            except BadInput as error:
-                missing.append(str(error))
-    return Condition(describe(settings), missing=missing)
 
 
 service = make_service()

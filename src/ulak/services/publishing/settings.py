@@ -7,11 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from ulak import connect
 from ulak.errors import BadInput
-from ulak.settings import is_placeholder, read_variables, whole_number
+from ulak.settings import (
+    header_text,
+    is_placeholder,
+    number,
+    read_variables,
+    span,
+    web_address,
+    whole_number,
+)
 
 WORKERS: Final = ("moderation", "preview", "publish", "dlq")
 """The workers that have a key each: of the first three tasks, and of compensation."""
@@ -100,7 +107,7 @@ def load(
     placeholder or a short text as SECRET_KEY is one."""
     own = {f"{_KEY}_{worker.upper()}": worker for worker in WORKERS}
     readers = {name: reader for name, (_, reader) in _VARIABLES.items()}
-    readers |= {**dict.fromkeys(own, _key), "REDIS_URL": _refuse_redis}
+    readers |= {**dict.fromkeys(own, header_text), "REDIS_URL": _refuse_redis}
     found = read_variables(readers | ({} if env == "dev" else {"SECRET_KEY": _secret}), environ)
     keys = {own[name]: found.pop(name) for name in own if name in found}
     if "NOTIFICATIONS_QUEUE" in found:
@@ -137,12 +144,6 @@ def _secret(text: str) -> str:
     return text
 
 
-def _key(text: str) -> str:
-    if not all("!" <= letter <= "~" for letter in text):
-        raise ValueError("it has characters that no header takes; write the key alone")
-    return text
-
-
 def _refuse_redis(text: str) -> str:
     raise ValueError(
         "it is set, and the queue cannot be in Redis yet; leave it out, and the queue is in the "
@@ -159,32 +160,6 @@ def _queue(text: str) -> str:
     if not _QUEUE.fullmatch(text):
         raise ValueError(f"it is {text[:100]!r}; write letters, digits and . _ : -")
     return text
-
-
-def _url(text: str) -> str:
-    try:
-        parts = urlsplit(text)
-        is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        is_good = False
-    # Not quoted: it may have a password in it.
-    if not is_good or parts.username is not None or " " in text or not text.isprintable():
-        raise ValueError("it is no address of a web server; write it as http://127.0.0.1:8000")
-    return text.rstrip("/")
-
-
-def _number(least: float, most: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        is_number = re.fullmatch(r"\d{1,9}(\.\d{1,6})?", text, re.ASCII)
-        if not is_number or not least <= float(text) <= most:
-            raise ValueError(f"it is {text[:20]!r}; write a number from {least:g} to {most:g}")
-        return float(text)
-
-    return read
-
-
-def _span(least: float, most: float, unit: str = "seconds") -> Callable[[str], timedelta]:
-    return lambda text: timedelta(**{unit: _number(least, most)(text)})
 
 
 def _yes_no(text: str) -> bool:
@@ -208,21 +183,21 @@ _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "NOTIFICATIONS_QUEUE": ("notifications_queue", _queue),
     "DLQ_QUEUE": ("dlq_queue", _queue),
     "SAGA_QUEUE": ("saga_queue", _queue),
-    "PUSH_SERVICE_URL": ("push_service_url", _url),
-    "PUSH_TIMEOUT_SECONDS": ("push_timeout_s", _number(0.05, 600)),
-    "BACKEND_URL": ("backend_url", _url),
-    "INTERNAL_API_KEY": ("internal_api_key", _key),
+    "PUSH_SERVICE_URL": ("push_service_url", web_address),
+    "PUSH_TIMEOUT_SECONDS": ("push_timeout_s", number(0.05, 600)),
+    "BACKEND_URL": ("backend_url", web_address),
+    "INTERNAL_API_KEY": ("internal_api_key", header_text),
     "SECRET_KEY": ("secret_key", str),
-    "ACCESS_TOKEN_EXPIRE_MINUTES": ("access_token_expire", _span(0.05, 525_600, "minutes")),
-    "MODERATION_APPROVE_RATE": ("approve_rate", _number(0, 1)),
+    "ACCESS_TOKEN_EXPIRE_MINUTES": ("access_token_expire", span(number(0.05, 525_600), "minutes")),
+    "MODERATION_APPROVE_RATE": ("approve_rate", number(0, 1)),
     "MODERATION_SEED": ("moderation_seed", str),
     "SAGA_MAX_RETRIES": ("saga_max_retries", whole_number(0, 100)),
     "NOTIFY_MAX_RETRIES": ("notify_max_retries", whole_number(0, 100)),
-    "RETRY_BASE_SECONDS": ("retry_base", _span(0.001, 86_400)),
-    "RETRY_MAX_SECONDS": ("retry_max", _span(0.001, 86_400)),
+    "RETRY_BASE_SECONDS": ("retry_base", span(number(0.001, 86_400))),
+    "RETRY_MAX_SECONDS": ("retry_max", span(number(0.001, 86_400))),
     "RETRY_JITTER": ("retry_jitter", _yes_no),
-    "TASK_VISIBILITY_SECONDS": ("visibility", _span(1, 3600)),
-    "SAGA_STUCK_SECONDS": ("stuck_after", _span(1, 86_400)),
+    "TASK_VISIBILITY_SECONDS": ("visibility", span(number(1, 3600))),
+    "SAGA_STUCK_SECONDS": ("stuck_after", span(number(1, 86_400))),
     "NOTIFY_CONCURRENCY": ("notify_concurrency", whole_number(1, 1000)),
     "NOTIFY_MESSAGE": ("notify_message", _message),
 }  # fmt: skip

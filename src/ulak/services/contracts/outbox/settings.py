@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal, cast, get_args
-from urllib.parse import urlsplit
 
 from ulak.errors import BadInput
 from ulak.idempotency import Scope
-from ulak.settings import read_variables, whole_number
+from ulak.settings import header_text, read_variables, span, web_address, whole_number
 
 Mode = Literal["embedded", "hybrid", "remote"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
@@ -78,29 +77,6 @@ def _mode(text: str) -> Mode:
     return cast(Mode, text)
 
 
-def _base_url(text: str) -> str:
-    # Not quoted: who wrote a password into it need not find it in a log.
-    advice = "write where the service is, as https://hos.example.org"
-    try:
-        parts = urlsplit(text)
-        port_is_good = parts.port is None or parts.port > 0
-    except ValueError:
-        raise ValueError(f"it is no URL; {advice}") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_good:
-        raise ValueError(f"it is no address of a web server; {advice}")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError(f"it has a user in it; {advice}, and set HOS_API_KEY")
-    if parts.query or parts.fragment or not text.isprintable() or " " in text:
-        raise ValueError(f"it has more in it than an address and a path; {advice}")
-    return text.rstrip("/")
-
-
-def _api_key(text: str) -> str:
-    if not all("!" <= letter <= "~" for letter in text):
-        raise ValueError("it has characters that no header takes; write the key alone")
-    return text
-
-
 def _key_prefix(text: str) -> str:
     if len(text) > LONGEST_PREFIX or not all("!" <= letter <= "~" for letter in text):
         raise ValueError(
@@ -112,13 +88,10 @@ def _key_prefix(text: str) -> str:
 
 _VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "HOS_MODE": ("mode", _mode),
-    "HOS_BASE_URL": ("base_url", _base_url),
-    "HOS_API_KEY": ("api_key", _api_key),
-    "HOS_TIMEOUT_MS": (
-        "timeout",
-        lambda text: timedelta(milliseconds=whole_number(1, LONGEST_TIMEOUT_MS)(text)),
-    ),
+    "HOS_BASE_URL": ("base_url", web_address),
+    "HOS_API_KEY": ("api_key", header_text),
+    "HOS_TIMEOUT_MS": ("timeout", span(whole_number(1, LONGEST_TIMEOUT_MS), "milliseconds")),
     "HOS_RETRIES": ("retries", whole_number(0, MOST_RETRIES)),
-    "HOS_REMOTE_TTL_SECONDS": ("ttl", lambda text: timedelta(seconds=whole_number(1, 10**9)(text))),
+    "HOS_REMOTE_TTL_SECONDS": ("ttl", span(whole_number(1, 10**9))),
     "HOS_KEY_PREFIX": ("key_prefix", _key_prefix),
 }  # fmt: skip
