@@ -205,7 +205,7 @@ def test_paths_work_with_and_without_the_final_slash(site: Site) -> None:
         (TEXTS | {"body": ""}, "body"),
         (TEXTS | {"body": "a\x00b"}, "body"),
         (TEXTS | {"title": 7}, "title"),
-        (TEXTS | {"titel": "x"}, "titel"),
+        (TEXTS | {"headline": "x"}, "headline"),
         (TEXTS | {"tag_list": ["x" * 101]}, "tag_list.0"),
         (TEXTS | {"tag_list": "x"}, "tag_list"),
         ({"title": "x", "body": "y"}, "description"),
