@@ -74,11 +74,13 @@ def test_the_parts_publish_a_post_with_posts_users_and_queue_apart(tmp_path, pos
 
 @pytest.mark.shows("S-46", "S-47")
 def test_up_makes_keys_once_tells_where_the_backend_is_and_publishes(tmp_path):
-    """By a child, which learns the address that the system has chosen from its parent."""
+    """By a child, which learns the address that the system has chosen from its parent; the posts
+    are in a store of their own, which `ulak up` works on too."""
     receiver = free_port()
     push = f"http://127.0.0.1:{receiver}"
     with Parts(tmp_path, MODERATION_APPROVE_RATE="1", ULAK_SERVICE="publishing") as parts:
         parts.environ["PUSH_SERVICE_URL"] = f"{push}/api/v1/notify"
+        parts.environ |= {"ULAK_STORE": "sqlite:///tasks.db", "DATABASE_URL": "sqlite:///posts.db"}
         parts.begin(f"ulak publishing push-notificator --port {receiver}")
         up = parts.begin("ulak up --port 0 --workers 1")
         said = up.wait_for(STARTED)
@@ -90,7 +92,8 @@ def test_up_makes_keys_once_tells_where_the_backend_is_and_publishes(tmp_path):
         keys = json.loads(before)
         publish_one(base, base, parts.said, PUSH_KEY)
         until(lambda: pushes(push, PUSH_KEY), parts.said)
-        listed = json.loads(parts.run("ulak keys list --json").said)["keys"]
+        posts = {"ULAK_STORE": parts.environ["DATABASE_URL"]}
+        listed = json.loads(parts.run("ulak keys list --json", **posts).said)["keys"]
         assert {key["name"] for key in listed} == {
             "moderation-worker", "preview-worker", "publish-worker", "dlq-worker",
         }  # fmt: skip
@@ -100,7 +103,7 @@ def test_up_makes_keys_once_tells_where_the_backend_is_and_publishes(tmp_path):
         again = parts.begin("ulak up --port 0")
         again.wait_for(STARTED)
         assert kept.read_bytes() == before
-        assert len(json.loads(parts.run("ulak keys list --json").said)["keys"]) == 4
+        assert len(json.loads(parts.run("ulak keys list --json", **posts).said)["keys"]) == 4
         assert again.stop() == 0
         assert [name for name, secret in keys.items() if secret in up.said + again.said] == []
 
