@@ -17,7 +17,7 @@ from bench.measure import ROOT
 from ulak.auth.identity import Identity
 from ulak.auth.principal import SERVICE
 from ulak.engine.engine import Engine
-from ulak.web.server import Server
+from ulak.web.server import Server, bind
 
 CONNECTIONS = 32
 SECRET = "for a measurement, not for a server"  # noqa: S105 - signs nothing that anybody keeps
@@ -42,7 +42,7 @@ def serve(
     with engine:
         identity = Identity(engine.store, secret=SECRET)
         key = identity.create_key("bench", roles={SERVICE}, actor="bench").text
-        server = Server(make(identity), host="127.0.0.1", port=0)
+        server = Server(make(identity), bind("127.0.0.1", 0))
         server.start(on_failure=lambda: None)
         print(json.dumps({"address": server.address, "key": key}), flush=True)
         for _ in sys.stdin:

@@ -47,7 +47,7 @@ from ulak.services.pdf.routes import make_routes
 from ulak.services.pdf.settings import PdfRenderConfig, PdfSecurityConfig
 from ulak.services.pdf.totals import Totals
 from ulak.settings import Settings
-from ulak.web.server import Server
+from ulak.web.server import Server, bind
 from ulak.wiring import store_of
 
 R = TypeVar("R")
@@ -314,7 +314,7 @@ class Site:
     @contextmanager
     def served(self) -> Iterator[str]:
         """Serve it over a real socket; answers the address."""
-        server = Server(self.app, host="127.0.0.1", port=0)
+        server = Server(self.app, bind("127.0.0.1", 0))
         server.start(lambda: None)
         try:
             yield server.address

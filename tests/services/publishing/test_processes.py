@@ -236,7 +236,7 @@ def test_the_outbox_beside_the_posts_is_the_queue(run, open_shop):
     assert (row["task"], row["queue"], row["attempts"]) == ("post.moderate", "article-saga", 0)
     assert row["payload"]["event_id"] == row["event_id"]
     assert row["sent_at"] is not None
-    assert row["event_id"] in run("publishing outbox")[1]
+    assert row["id"] in run("publishing outbox")[1]
     assert json.loads(run("publishing inbox --json")[1]) == []
 
 

@@ -1,8 +1,6 @@
 """Publishing: posts of a blog, published by a choreographed saga with dead letters.
 
-    ulak up --service publishing
-
-`docs/services/publishing.md` tells the rest.
+ulak up --service publishing
 """
 
 from __future__ import annotations
@@ -100,8 +98,7 @@ def make_routes(
 
     publishing.settings.must_have_secret()
     posts, logins, saga = publishing.posts, publishing.logins, publishing.saga
-    tables = posts.tables if "posts" in about else publishing.users.tables
-    made = [public_routes.make_ready(tables)]
+    made = [public_routes.make_ready((posts if "posts" in about else publishing.users).tables)]
     if "posts" in about:
         engine = publishing.posts_engine
         made.append(public_routes.make_public(engine, posts, logins))

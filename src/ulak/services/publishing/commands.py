@@ -111,13 +111,17 @@ def make_service_keys(
         bool, typer.Option("--least-privilege", help="Narrow each to the calls of its worker.")
     ] = False,
     app: AppOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a service key for each worker, besides those that there are; each is shown this once."""
     with _loaded(app) as (_, own):
         own.posts_engine.store.migrate()
-        made = make_keys(own.posts_engine, least_privilege=least_privilege, actor=actor)
-        for name, key in made:
-            print(f"{name:<18} {key}")
+        made = dict(make_keys(own.posts_engine, least_privilege=least_privilege, actor=actor))
+    if as_json:
+        print_json(made)
+        return
+    for name, key in made.items():
+        print(f"{name:<18} {key}")
     names = ", ".join(f"INTERNAL_API_KEY_{worker.upper()}" for worker in WORKERS)
     which = f"each as its own of {names}" if least_privilege else "any one as INTERNAL_API_KEY"
     note(f"they are not shown again: set {which}, and start the workers anew")
@@ -132,7 +136,7 @@ def outbox(app: AppOption = None, limit: LimitOption = 50, as_json: JsonOption =
         flows = [flow.name for flow in queue.tasks.saga] if queue.is_same else [RELAY]
         found = _newest(own.posts_engine, flows, limit)
         rows = [_outbox_row(own, job, is_sent=queue.is_same or job.is_final) for job in found]
-    _print(rows, as_json)
+    _print(rows, as_json, "id", "task", "queue", "attempts", "sent_at", "last_error")
 
 
 @group.command()
@@ -147,7 +151,7 @@ def inbox(app: AppOption = None, limit: LimitOption = 50, as_json: JsonOption = 
             }
             for job in _newest(engine, flows, limit, role="done")
         ]  # fmt: skip
-    _print(rows, as_json)
+    _print(rows, as_json, "event_id", "consumer", "processed_at", "result")
 
 
 @group.command()
@@ -159,17 +163,20 @@ def redrive(
         bool, typer.Option("--resume", help="Let posts in ERROR go on as well.")
     ] = False,
     app: AppOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Put dead letters back that were neither redriven nor discarded."""
-    done = refused = 0
     with _loaded(app) as (_, own):
-        for id, error in own.dead_letters.redrive_all(
-            actor=actor, task=task, resume=resume, per_second=per_second
-        ):
-            done, refused = done + (error is None), refused + (error is not None)
-            if error is not None:
-                complain(f"{id}: {error}")
-    print(f"redriven {some(done, 'dead letter')}")
+        act = own.dead_letters.redrive_all
+        acts = dict(act(actor=actor, task=task, resume=resume, per_second=per_second))
+    done = [id for id, error in acts.items() if error is None]
+    refused = {id: str(error) for id, error in acts.items() if error is not None}
+    if as_json:
+        print_json({"redriven": done, "refused": refused})
+    else:
+        print(f"redriven {some(len(done), 'dead letter')}")
+    for why in refused.values():
+        complain(why)
     if refused:
         raise typer.Exit(1)
 
@@ -250,13 +257,12 @@ def _read(engine: Engine, job: Job) -> dict[str, Any]:
     return payload if isinstance(payload, dict) else {}
 
 
-def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
-    """Print rows by the names of the specification; a table leaves payloads out."""
+def _print(rows: list[dict[str, Any]], as_json: bool, *columns: str) -> None:
+    """Print rows by the names of the specification; a table has these columns alone."""
     if as_json:
         print_json(rows)
     elif rows:
-        names = [name for name in rows[0] if name != "payload"]
-        cells = [["-" if row[n] is None else str(row[n]) for n in names] for row in rows]
-        print_table(names, cells, keep=("id", "event_id"))
+        cells = [["-" if row[c] is None else str(row[c])[:60] for c in columns] for row in rows]
+        print_table(columns, cells, keep=columns[:-1])
     else:
         note("there is none")
