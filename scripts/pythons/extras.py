@@ -99,6 +99,12 @@ EXTRAS = (
         "import ulak.services.pdf.weasy.printing",
         beside="pdf",
     ),
+    Extra(
+        "publishing",
+        ATTACH.format(name="publishing") + "import dotenv, fastapi_swagger",
+        beside="web",
+        refused=(("publishing", "--help"), ("worker", "--service", "publishing")),
+    ),
     Extra("s3", "from ulak.artifacts import *; S3Storage(S3Settings(bucket='artifacts'))"),
     Extra(
         "encryption",

@@ -8,19 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ulak import Engine, connect
 from ulak.errors import NotSupported
 from ulak.service import Condition, Service
 from ulak.services.publishing.scopes import SCOPES
-from ulak.services.publishing.settings import (
-    BACKEND_URL,
-    WORKERS,
-    PublishingSettings,
-    describe,
-    load,
-)
+from ulak.services.publishing.settings import WORKERS, PublishingSettings, describe, load
 from ulak.settings import Settings
 from ulak.tables import shares_store
 
@@ -58,17 +53,13 @@ def attach(
     """Give an engine the flows of publishing, and the engine of the posts its own; nothing is
     opened. `policy` tells whether a post is approved. Raises `BadInput`: a setting cannot be used;
     `NotSupported`: the extra is not installed, or the store has no transactions to share."""
-    try:
-        from ulak.services.publishing import keys, notifications, queue, tasks
-        from ulak.services.publishing.articles import Posts
-        from ulak.services.publishing.dead_letters import DeadLetters
-        from ulak.services.publishing.saga import Saga
-        from ulak.services.publishing.users import Logins, Users
-    except ModuleNotFoundError as error:
-        raise NotSupported(
-            f"the service publishing needs {error.name}, which is not installed; "
-            "pip install 'ulak[web,publishing]'"
-        ) from error
+    _check_extra()
+    from ulak.services.publishing import keys, notifications, queue, tasks
+    from ulak.services.publishing.articles import Posts
+    from ulak.services.publishing.dead_letters import DeadLetters
+    from ulak.services.publishing.saga import Saga
+    from ulak.services.publishing.users import Logins, Users
+
     settings, kept = keys.with_kept(_load(platform), platform)
     posts_engine = _find_engine(settings.database_url, engine)
     users_engine = _find_engine(settings.users_database_url, posts_engine, engine)
@@ -129,10 +120,9 @@ def _start(engine: Engine, publishing: Publishing, address: str | None) -> Mappi
 
 
 def _load(platform: Settings) -> PublishingSettings:
-    # Whoever listens on every address is reached at this one.
-    is_everywhere = platform.host in ("0.0.0.0", "::")  # noqa: S104 - compared
-    here = replace(platform, host="127.0.0.1") if is_everywhere else platform
-    return load(env=platform.env, backend_url=here.address if platform.port else BACKEND_URL)
+    if platform.host in ("0.0.0.0", "::"):  # noqa: S104 - who listens everywhere is reached here
+        platform = replace(platform, host="127.0.0.1")
+    return load(env=platform.env, backend_url=platform.address)
 
 
 def _find_engine(url: str, *others: Engine) -> Engine:
@@ -141,7 +131,14 @@ def _find_engine(url: str, *others: Engine) -> Engine:
     return next((other for other in others if shares_store(made, other)), made)
 
 
+def _check_extra() -> None:
+    wanted = ("fastapi", "jwt", "cryptography", "httpx", "slugify")
+    if missing := next((name for name in wanted if find_spec(name) is None), ""):
+        raise NotSupported(f"publishing needs {missing}; pip install 'ulak[publishing,web]'")
+
+
 def _commands() -> typer.Typer:
+    _check_extra()
     from ulak.services.publishing.commands import group
 
     return group
