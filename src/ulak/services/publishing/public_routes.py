@@ -56,7 +56,6 @@ A_KEY: Final = {
     "name": HEADER, "in": "header", "required": False, "schema": {"type": "string"},
     "description": "The same each time this request is repeated: the repetitions are answered as "
     "the first was, with the same publication_id.",
-    "example": "publish-a-first-post",
 }  # fmt: skip
 
 
