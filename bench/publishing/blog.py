@@ -396,7 +396,8 @@ class Blog:
     def is_at_rest(self) -> bool:
         """Tell whether no task is under way, nor on its way to the queue."""
         flows = {"relay", "dlq", *self._task_names}
-        engines = dict.fromkeys((self.engine, self.posts_engine))
+        # What has left the posts when they are looked at is in the queue by then.
+        engines = dict.fromkeys((self.posts_engine, self.engine))
         counts = [count for engine in engines for count in engine.inspect.counts()]
         return not any(c.jobs for c in counts if c.flow in flows and c.role in LIVE)
 

@@ -140,7 +140,6 @@ def others_in_sources() -> set[str]:
     return said - {A_BY_NAME, *steps_in_sources()}
 
 
-@pytest.mark.shows("S-14")
 def test_whatever_changes_something_stands_in_a_step() -> None:
     bare = Counter(chain.from_iterable(walk.bare for walk in read_sources()))
     assert bare == Counter(dict.fromkeys(BARE, 1))
