@@ -15,8 +15,8 @@ from ulak.core.change import Change, Committed, Receipt, is_end
 from ulak.core.job import JobRow, Message
 from ulak.core.lifecycle import CANCELLED, FINAL, UNDOING
 from ulak.errors import BadInput
+from ulak.store.batches import key_of
 from ulak.store.memory import MemoryStore
-from ulak.store.memory.tables import key_of
 from ulak.store.postgres import PostgresStore
 from ulak.store.sqlite.store import SqliteStore
 from ulak.testing.broken import BROKEN, Gapped

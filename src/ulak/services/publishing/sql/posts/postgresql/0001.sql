@@ -1,3 +1,4 @@
+-- oldest: 1
 -- Posts, their tags and comments, and how each post came to its status. Times are microseconds.
 CREATE TABLE ulak.publishing_articles (
     id TEXT NOT NULL PRIMARY KEY,

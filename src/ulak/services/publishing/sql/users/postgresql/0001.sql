@@ -1,3 +1,4 @@
+-- oldest: 1
 -- Users, who subscribes to whom, and what is delivered to whom. Times are microseconds.
 CREATE TABLE ulak.publishing_users (
     id TEXT NOT NULL PRIMARY KEY,
