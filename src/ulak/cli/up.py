@@ -28,7 +28,14 @@ from ulak.engine.worker import Worker, settle_in
 from ulak.errors import NotSupported
 from ulak.idempotency import cleanup
 from ulak.kit.commands.output import complain, note, say
-from ulak.kit.commands.target import AppArgument, ServiceOption, in_force, load, user_name
+from ulak.kit.commands.target import (
+    AppArgument,
+    HostOption,
+    ServiceOption,
+    in_force,
+    load,
+    user_name,
+)
 from ulak.kit.processes import logs
 from ulak.kit.processes.draining import Parts, leave_behind
 from ulak.kit.processes.running import (
@@ -52,9 +59,7 @@ if TYPE_CHECKING:
 
 def up(
     app: AppArgument = None,
-    host: Annotated[
-        str | None, typer.Option(help="Listen on this address; else ULAK_HOST or 127.0.0.1.")
-    ] = None,
+    host: HostOption = None,
     port: Annotated[
         int | None,
         typer.Option(
