@@ -13,7 +13,7 @@ from ulak import Engine
 from ulak.auth import Principal
 from ulak.errors import Forbidden, NotFound, StoreError
 from ulak.idempotency import HEADER, REPLAYED
-from ulak.kit.bodies import describe_body
+from ulak.kit.bodies import describe_body, storable
 from ulak.kit.clock import rfc3339, to_datetime
 from ulak.services.contracts import CONTRACT_READ, CONTRACT_TRANSITION, KEY_HEADERS, bodies
 from ulak.services.contracts.bodies import Sent
@@ -22,7 +22,7 @@ from ulak.services.contracts.outbox.modes import Decider
 from ulak.services.contracts.tables import LONGEST_NAME, written
 from ulak.web import PUBLIC, Access, Caller, Routes, guarded_router
 from ulak.web.routes.health import StoreProbe
-from ulak.web.schemas import Moment, answer, problems, storable
+from ulak.web.schemas import Moment, answer, problems
 
 LARGEST_PAGE: Final = 200
 
