@@ -18,7 +18,7 @@ from ulak import Engine
 from ulak.kit.clock import Instant
 from ulak.kit.ids import new_id
 from ulak.services.publishing import slugs, statuses
-from ulak.services.publishing.points import step
+from ulak.services.publishing.events import step
 from ulak.tables import Row, Schema, Tables
 
 if TYPE_CHECKING:

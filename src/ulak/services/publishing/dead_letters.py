@@ -21,9 +21,8 @@ from ulak.errors import BadInput, ServiceError, UlakError
 from ulak.kit.clock import rfc3339
 from ulak.services.publishing import statuses
 from ulak.services.publishing.backend import LONGEST_TEXT, StepPassed
-from ulak.services.publishing.events import Event, TaskRefused, read_payload
+from ulak.services.publishing.events import Event, TaskRefused, read_payload, step
 from ulak.services.publishing.handling import Tools, task
-from ulak.services.publishing.points import step
 from ulak.services.publishing.queue import REDRIVEN
 
 if TYPE_CHECKING:

@@ -8,11 +8,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid5
 
+from ulak.kit import FaultSteps
 from ulak.kit.clock import rfc3339
 
 if TYPE_CHECKING:
     from ulak.services.publishing.articles import Article
 
+step: Final = FaultSteps("publishing")
+"""Each await, HTTP call, submit and transaction of the saga stands in a block of it, so that a test
+may kill the process before and after; a test reads the sources for that."""
 SCHEMA: Final = 1
 BROKEN: Final = "broken_payload"
 

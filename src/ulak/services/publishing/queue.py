@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ulak import Backoff, Dedup, Engine, Flow, Job, JobNotFound, Lifecycle, Limit, Run, Until
 from ulak.kit.clock import now
-from ulak.services.publishing.events import make_event_id, make_payload
-from ulak.services.publishing.points import step
+from ulak.services.publishing.events import make_event_id, make_payload, step
 
 if TYPE_CHECKING:
     from ulak.services.publishing.articles import Article

@@ -16,7 +16,7 @@ from ulak import Dedup, Engine
 from ulak.kit.clock import SECOND, micros, now
 from ulak.services.publishing import statuses
 from ulak.services.publishing.articles import BY_ID, Article, Posts
-from ulak.services.publishing.points import step
+from ulak.services.publishing.events import step
 
 log = logging.getLogger("ulak.publishing")
 

@@ -155,7 +155,8 @@ def declare(
     for flow in (queue.tasks.dlq, *queue.tasks.saga):
         queue.engine.add(flow)
     others = (policy or make_policy(settings), dead_letters, notifications)
-    queue.engine.resource(Tools)(partial(Tools.opened, settings, *others))
+    now = queue.engine.store.clock.now
+    queue.engine.resource(Tools)(partial(Tools.opened, settings, *others, now=now))
     queue.declare()
 
 
