@@ -15,8 +15,8 @@ from ulak import Engine, connect
 from ulak.errors import NotSupported
 from ulak.service import Condition, Service
 from ulak.services.publishing.scopes import SCOPES
-from ulak.services.publishing.settings import WORKERS, PublishingSettings, describe, load
-from ulak.settings import Settings
+from ulak.services.publishing.settings import WORKERS, PublishingSettings, load
+from ulak.settings import Settings, describe_settings
 from ulak.tables import shares_store
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ def make_service(*, policy: ModerationPolicy | None = None) -> Service:
     """Return the service, with a policy of moderation of one's own."""
     return Service(
         "publishing", attach=partial(attach, policy=policy), routes=make_routes, scopes=SCOPES,
-        commands=_commands, condition=lambda platform: Condition(describe(_load(platform))),
+        condition=lambda platform: Condition(describe_settings(_load(platform))), start=_start,
         store=lambda: load().database_url, engines=lambda publishing: [publishing.posts_engine],
-        start=_start,
+        commands=_commands,
     )  # fmt: skip
 
 
