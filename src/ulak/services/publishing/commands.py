@@ -26,9 +26,8 @@ from ulak.kit.commands import (
 from ulak.kit.processes import Work, run
 from ulak.service import Service, attach
 from ulak.services.publishing import Publishing, make_routes
-from ulak.services.publishing.keys import make_keys
+from ulak.services.publishing.keys import SCOPES, make_keys
 from ulak.services.publishing.queue import RELAY, RELAY_QUEUE
-from ulak.services.publishing.scopes import SCOPES
 from ulak.services.publishing.settings import WORKERS, load
 from ulak.settings import Settings, read_env_file
 from ulak.settings import load as load_platform
