@@ -30,7 +30,7 @@ from bench.publishing.doors import Door, Receiver, forward_to
 from ulak.auth import SERVICE, Directory
 from ulak.service import attach
 from ulak.services.publishing import service, statuses
-from ulak.services.publishing.scopes import SCOPES
+from ulak.services.publishing.keys import SCOPES
 from ulak.settings import Settings
 
 BACKEND, USERS_API, RELAY = "backend", "users-api", "relay"

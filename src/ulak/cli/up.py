@@ -28,7 +28,14 @@ from ulak.engine.worker import Worker, settle_in
 from ulak.errors import NotSupported
 from ulak.idempotency import cleanup
 from ulak.kit.commands.output import complain, note, say
-from ulak.kit.commands.target import AppArgument, ServiceOption, in_force, load, user_name
+from ulak.kit.commands.target import (
+    AppArgument,
+    HostOption,
+    ServiceOption,
+    in_force,
+    load,
+    user_name,
+)
 from ulak.kit.processes import logs
 from ulak.kit.processes.draining import Parts, leave_behind
 from ulak.kit.processes.running import (
@@ -41,7 +48,7 @@ from ulak.kit.processes.running import (
     wait_until_registered,
 )
 from ulak.service import further_engines, get_service, start
-from ulak.settings import COMMAND_LINE, HIGHEST_PORT, Settings, http_address, read_env_file
+from ulak.settings import HIGHEST_PORT, Settings, http_address, read_env_file
 from ulak.store.protocol import JobFilter
 
 if TYPE_CHECKING:
@@ -52,9 +59,7 @@ if TYPE_CHECKING:
 
 def up(
     app: AppArgument = None,
-    host: Annotated[
-        str | None, typer.Option(help="Listen on this address; else ULAK_HOST or 127.0.0.1.")
-    ] = None,
+    host: HostOption = None,
     port: Annotated[
         int | None,
         typer.Option(
@@ -74,7 +79,7 @@ def up(
     """
     if not read_env_file():
         note("the file .env is not read; pip install python-dotenv")
-    found = in_force(app, service).override(COMMAND_LINE, host=host, port=port)
+    found = in_force(app, service).listening(host, port)
     found = wiring.with_secret(found)  # so that no line of the log can show it
     with bind(found, "ulak up") as bound:
         # So that services know the port, also when the system has chosen it.

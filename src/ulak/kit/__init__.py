@@ -4,7 +4,8 @@ Each part is a module of its own, since each needs other extras: `ulak.kit.comma
 `ulak.kit.bodies` FastAPI, `ulak.kit.logins` PyJWT, `ulak.kit.sealing` cryptography.
 """
 
-from ulak.kit.faults import FaultPoint
+from ulak.kit.faults import FaultPoint, FaultSteps
+from ulak.kit.retry_after import read_retry_after
 from ulak.strict_json import read_json
 
-__all__ = ["FaultPoint", "read_json"]
+__all__ = ["FaultPoint", "FaultSteps", "read_json", "read_retry_after"]

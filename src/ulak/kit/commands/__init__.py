@@ -1,18 +1,38 @@
 """Commands of services that look like ulak's own: options, tables, JSON, and the engine they are
 about. Needs Typer, which the command line has."""
 
-from ulak.kit.commands.output import JsonOption, complain, note, print_json, print_table, some, when
-from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, load_service, reading
+from ulak.kit.commands.output import (
+    JsonOption,
+    complain,
+    note,
+    print_acts,
+    print_json,
+    print_list,
+    print_table,
+    some,
+    when,
+)
+from ulak.kit.commands.target import (
+    ActorOption,
+    AppOption,
+    HostOption,
+    NoteOption,
+    load_service,
+    reading,
+)
 
 __all__ = [
     "ActorOption",
     "AppOption",
+    "HostOption",
     "JsonOption",
     "NoteOption",
     "complain",
     "load_service",
     "note",
+    "print_acts",
     "print_json",
+    "print_list",
     "print_table",
     "reading",
     "some",
