@@ -357,16 +357,18 @@ class Blog:
         self, method: str, path: str, credential: str = "", *, at: str = BACKEND, **options: Any
     ) -> httpx.Response:
         """Ask a part that serves, by default the backend and as the author; again for as long as
-        it is away."""
+        it is away, or asks for that itself."""
         options.setdefault("headers", {"Authorization": credential or f"Bearer {self.token}"})
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 with httpx.Client(base_url=self.address(at), timeout=PATIENCE_S) as client:
-                    return client.request(method, path, **options)
+                    answer = client.request(method, path, **options)
+                if answer.status_code != 503 or time.monotonic() >= deadline:
+                    return answer
             except httpx.TransportError:
                 assert time.monotonic() < deadline, f"{method} {path}: the backend is away"
-                time.sleep(GLANCE_S)
+            time.sleep(GLANCE_S)
 
     def write(self, title: str) -> Post:
         """Write a draft."""
