@@ -19,8 +19,7 @@ UNNAMED = {
     "store/postgres/schema": 4,
     "services/contracts/sql/sqlite": 2,
     "services/contracts/sql/postgresql": 2,
-    "services/pdf/sql/sqlite": 1,
-    "services/pdf/sql/postgresql": 1,
+    "services/pdf/sql": 1,
 }
 """For each folder of migrations the last one that was released without naming a release."""
 

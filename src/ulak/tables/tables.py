@@ -260,8 +260,9 @@ class Tables:
 
     Any number of threads and processes may have one of these for the same tables: the first makes
     or upgrades them. A statement is written for both databases at once: values as `?`, tables as
-    `{schema}.name`, and `{for_update}` at the end of a SELECT that locks its rows. Nothing is
-    opened before the first use. Raises `NotSupported`: the store has no transactions to share.
+    `{schema}.name`, and `{for_update}` at the end of a SELECT that locks its rows, before
+    `{skip_locked}` if it passes over those that are locked. Nothing is opened before the first use.
+    Raises `NotSupported`: the store has no transactions to share.
     """
 
     def __init__(self, engine: Engine, schema: Schema) -> None:
