@@ -1,0 +1,130 @@
+"""Codes: why a job is held or has failed, and why a request is refused.
+
+A job's code is upper-case, as the specification has it; that of a `ServiceError` is the same word in
+lower case, as every code of an answer is, and the envelope writes it upper-case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ulak.errors import ServiceError
+
+HOLD_ERROR_CODES: Final = frozenset(
+    {
+        "E_TEMPLATE_INVALID", "E_CRM_NO_MATCH", "E_PLATE_SIZE_MISSING",
+        "E_OPERATOR_TRIGGER_REQUIRED", "E_BACKING_THICKNESS_UNKNOWN", "E_TRIM_RULE_MISSING",
+        "E_PART_OVERSIZE", "E_NO_PARTS", "E_OSI_STATE_UNKNOWN", "E_EDGE_MAPPING_UNKNOWN",
+        "E_INVALID_GRAIN",
+    }
+)  # fmt: skip
+"""A job waits for its approval."""
+PERMANENT_ERROR_CODES: Final = frozenset(
+    {
+        "E_TEMPLATE_INVALID", "E_CRM_NO_MATCH", "E_PLATE_SIZE_MISSING", "E_XML_INVALID",
+        "E_PLAN_INVALID", "E_CANCELLED",
+    }
+)  # fmt: skip
+"""No retry: of the first three, the approval is the only way on."""
+TRANSIENT_ERROR_CODES: Final = frozenset(
+    {
+        "E_OPTI_XML_TIMEOUT", "E_OSI_ACK_TIMEOUT", "E_OSI_ACK_FAILED", "E_OPTI_RUNNER_FAILED",
+        "E_OPTI_MODE_A_RUNNER_MISSING", "E_OPTI_MODE_B_MACRO_MISSING", "E_UNKNOWN",
+    }
+)  # fmt: skip
+"""An operator may retry."""
+
+
+class CuttingError(Exception):
+    """A job fails with a code of the tables above.
+
+    `CuttingError("E_XML_INVALID", ...)` makes a `PermanentError`, as `OSError` makes the class that
+    belongs to its number. Raises `ValueError`: the code is in neither table of failures.
+    """
+
+    def __new__(cls, code: str, message: str) -> CuttingError:
+        if code not in TRANSIENT_ERROR_CODES | PERMANENT_ERROR_CODES:
+            raise ValueError(f"{code!r} is no code of a failure")
+        return super().__new__(PermanentError if code in PERMANENT_ERROR_CODES else CuttingError)
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class PermanentError(CuttingError):
+    """A failure that no retry helps."""
+
+
+class HoldCode(Exception):
+    """A job must wait for a person; the stage returns `Hold(code, message)`.
+
+    Raises `ValueError`: the code is not in the table of holds."""
+
+    def __init__(
+        self, code: str, message: str, details: Mapping[str, Any] | None = None
+    ) -> None:
+        if code not in HOLD_ERROR_CODES:
+            raise ValueError(f"{code!r} is no code of a hold")
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+        self.details = dict(details or {})
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class InvalidInput(ServiceError):
+    """What was sent cannot be used; the message has `path.with.dots: text` of every problem."""
+
+    code, status = "e_validation", 422
+
+
+class PhoneRequired(ServiceError):
+    code, status = "e_phone_required", 400
+
+
+class JobNotFound(ServiceError):
+    code, status = "e_job_not_found", 404
+
+
+class JobNotInHold(ServiceError):
+    code, status = "e_job_not_in_hold", 400
+
+
+class JobNotFailed(ServiceError):
+    code, status = "e_job_not_failed", 400
+
+
+class RetryLimitReached(ServiceError):
+    code, status = "e_retry_limit_reached", 400
+
+
+class JobFinished(ServiceError):
+    """There is nothing to cancel."""
+
+    code, status = "e_job_finished", 400
+
+
+class XmlNotReady(ServiceError):
+    code, status = "e_xml_not_ready", 400
+
+
+class FailedForGood(ServiceError):
+    """A retry is refused; the code is that of the failure, which is permanent."""
+
+    status = 400
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code.lower()
+
+
+class ConfigUnavailable(ServiceError):
+    code, status = "e_config_unavailable", 503

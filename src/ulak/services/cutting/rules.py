@@ -1,0 +1,324 @@
+"""Rules and paths: two files that people edit, read again when they have changed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from decimal import Decimal
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeVar, cast
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationError,
+    ValidationInfo,
+)
+
+from ulak.errors import BadInput
+from ulak.kit import read_json
+from ulak.services.cutting.codes import ConfigUnavailable, InvalidInput
+
+Mode = Literal["A", "B", "C", "E"]
+
+_Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=100_000)]
+_Positive = Annotated[_Number, Field(gt=0)]
+
+
+def exact(value: float) -> Decimal:
+    """Return a number as it was written: 33.3335 is that, not the binary number nearest to it."""
+    return Decimal(repr(value))
+
+
+def number_text(value: float | Decimal) -> str:
+    """Return the canonical decimal text of a number: `18` of 18.0."""
+    exactly = value if isinstance(value, Decimal) else exact(value)
+    text = f"{exactly:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def plain(value: Any) -> Any:
+    """Return a document in which a whole number is written as one, 18.0 as 18, and what is null is
+    left out of objects unless `null` says something there."""
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+    return int(value) if is_whole else value
+
+
+def canonical_json(value: Any) -> str:
+    """Return a document as the one text that it has: sorted, without spaces, 18 for 18.0."""
+    return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def list_problems(error: ValidationError) -> list[str]:
+    """Return each problem that a model has found, as `path.with.dots: text`."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return [
+        f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg'].removeprefix('Value error, ')}"
+        for each in found
+    ]
+
+
+class _Section(BaseModel):
+    """A part of a file. A key that does not exist is refused: a misspelt rule would not hold."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def document(self) -> dict[str, Any]:
+        """Return what the file says, with every default."""
+        return cast(dict[str, Any], plain(self.model_dump(mode="json", by_alias=True)))
+
+
+def _thickness(text: str) -> str:
+    try:
+        good = number_text(Decimal(text)) == text and Decimal(text) > 0
+    except ArithmeticError:
+        good = False
+    if not good:
+        raise ValueError(f"{text[:20]!r} is no thickness; write it as 18 or 3.2")
+    return text
+
+
+class MergePolicy(_Section):
+    default_disabled: StrictBool = Field(True, alias="defaultDisabled")
+    requires_operator_approval: StrictBool = Field(True, alias="requiresOperatorApproval")
+
+
+class PlateSize(_Section):
+    width_mm: _Positive
+    height_mm: _Positive
+
+
+class Timeouts(_Section):
+    opti_xml_minutes: _Positive = Field(20, alias="optiXmlMinutes")
+    osi_ack_minutes: _Positive = Field(5, alias="osiAckMinutes")
+
+
+class Trims(_Section):
+    """0 switches a side off; at the others the trim is that of the thickness."""
+
+    left: _Number = 10
+    right: _Number = 10
+    top: _Number = 10
+    bottom: _Number = 10
+
+
+class MachineConfig(_Section):
+    kerf_mm: Annotated[_Number, Field(le=10)] = 3.2
+    trim_mm: Trims = Trims()
+
+
+class Offcut(_Section):
+    length_mm: _Positive = 300
+    width_mm: _Positive = 100
+
+
+class RateLimits(_Section):
+    """Nobody counts by these yet."""
+
+    reads_per_minute: int = Field(600, alias="readsPerMinute", ge=1, strict=True)
+    writes_per_minute: int = Field(120, alias="writesPerMinute", ge=1, strict=True)
+
+
+class Prices(_Section):
+    per_sheet: _Number = Field(500, alias="perSheet")
+    per_metre: _Number = Field(15, alias="perMetre")
+    vat_percent: Annotated[_Number, Field(le=100)] = Field(20, alias="vatPercent")
+
+
+class Rules(_Section):
+    """What is in force. The first ten keys must be in the file."""
+
+    cm_to_mm_multiplier: _Positive
+    trim_by_thickness: dict[Annotated[str, AfterValidator(_thickness)], _Number] = Field(
+        alias="trimByThickness"
+    )
+    backing_thicknesses: tuple[_Positive, ...] = Field(alias="backingThicknesses")
+    edge_mapping: dict[str, _Number | None] = Field(alias="edgeMapping")
+    grain_mapping: dict[
+        Literal["0", "1", "2", "3"], Annotated[int, Field(strict=True, ge=0, le=3)]
+    ] = Field(alias="grainMapping")
+    merge_policy: MergePolicy = Field(alias="mergePolicy")
+    retry_count_max: int = Field(strict=True, ge=0, le=100)
+    retry_backoff_minutes: tuple[_Number, ...] = Field(min_length=1, max_length=100)
+    timeouts: Timeouts
+    ack_mode: Literal["file_move"] = Field(alias="ackMode")
+
+    default_plate_size: PlateSize | None = Field(None, alias="defaultPlateSize")
+    opti_mode_default: Mode = Field("E", alias="optiModeDefault")
+    """`Config.rules` says C, when the file does not say it and the executable is there."""
+    machine_config: MachineConfig = Field(MachineConfig(), alias="machineConfig")
+    grain_axis: Literal["long", "short"] = Field("long", alias="grainAxis")
+    """The side of the sheet that the length of a part with grain 1 is parallel to."""
+    deduct_bands: StrictBool = Field(True, alias="deductBands")
+    milling_allowance_mm: _Number = Field(0, alias="millingAllowance_mm")
+    """Added to the cut size for each edge with a band, where bands are deducted."""
+    opt_seconds: _Positive = Field(10, alias="optSeconds")
+    max_stack_height_mm: _Number = Field(0, alias="maxStackHeight_mm")
+    offcut_minimum: Offcut = Field(Offcut(), alias="offcutMinimum")
+    auto_continue_c: StrictBool = Field(False, alias="autoContinueC")
+    optimiser_slots: dict[Mode, Annotated[int, Field(strict=True, ge=1, le=100)]] = Field(
+        {}, alias="optimiserSlots"
+    )
+    auto_retry: StrictBool = Field(False, alias="autoRetry")
+    language: Literal["en", "tr"] = "en"
+    keep_files_days: _Positive = Field(30, alias="keepFilesDays")
+    stable_seconds: _Number = Field(2, alias="stableSeconds")
+    poll_seconds: Annotated[_Number, Field(ge=0.01, le=60)] = Field(1, alias="pollSeconds")
+    rate_limits: RateLimits = Field(RateLimits(), alias="rateLimits")
+    prices: Prices = Field(Prices(), alias="prices")
+
+
+DEFAULT_RULES: Final[Mapping[str, Any]] = {
+    "cm_to_mm_multiplier": 10,
+    "trimByThickness": {"18": 10, "25": 10, "3": 5, "4": 5, "5": 5, "8": 5, "10": 5},
+    "backingThicknesses": [3, 4, 5, 8],
+    "edgeMapping": {"Bant Yok": None, "040": 0.4, "1mm": 1, "2mm": 2},
+    "grainMapping": {"0": 0, "1": 1, "2": 2, "3": 3},
+    "mergePolicy": {"defaultDisabled": True, "requiresOperatorApproval": True},
+    "defaultPlateSize": {"width_mm": 2100, "height_mm": 2800},
+    "retry_count_max": 3,
+    "retry_backoff_minutes": [1, 3, 9],
+    "timeouts": {"optiXmlMinutes": 20, "osiAckMinutes": 5},
+    "ackMode": "file_move",
+}
+"""The file of rules that the first start makes, with the defaults of the other keys spelled out."""
+
+
+def _path(value: Any, info: ValidationInfo) -> Path:
+    if not isinstance(value, str) or not value.strip() or "\x00" in value:
+        raise ValueError("write the path of a file or a folder")
+    return Path(info.context["folder"], value)
+
+
+_Path = Annotated[Path, BeforeValidator(_path)]
+
+
+class Paths(_Section):
+    """Where everything is; a path that is not absolute is one below the folder of this file."""
+
+    exe_path: _Path = Field(alias="optiplanningExePath")
+    import_folder: _Path = Field(alias="optiplanningImportFolder")
+    export_folder: _Path = Field(alias="optiplanningExportFolder")
+    rules_folder: _Path = Field(alias="optiplanningRulesFolder")
+    drop_folder: _Path = Field(alias="machineDropFolder")
+    temp_folder: _Path = Field(alias="tempFolder")
+    template_path: _Path = Field(alias="xlsxTemplatePath")
+
+
+DEFAULT_PATHS: Final[Mapping[str, str]] = {
+    "optiplanningExePath": "optiplanning/OptiPlanning.exe",
+    "optiplanningImportFolder": "import",
+    "optiplanningExportFolder": "export",
+    "optiplanningRulesFolder": "rules",
+    "machineDropFolder": "osi",
+    "tempFolder": "temp",
+    "xlsxTemplatePath": "template.xlsx",
+}
+
+Model = TypeVar("Model", bound=_Section)
+_Stamp = tuple[int, int, int]
+
+
+_RULES: Final = "rules.json"
+_PATHS: Final = "paths.json"
+
+
+class Config:
+    """The two files of a folder, `rules.json` and `paths.json`; any number of processes may have
+    one of these for the same folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.absolute()
+        self._read: dict[str, tuple[_Stamp, _Section]] = {}
+
+    def start(self) -> None:
+        """Make the files that are not there, with the folders and the template that they name.
+        Raises `BadInput`: a file cannot be used, and which key is why."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not (self.folder / _RULES).exists():
+            made = Rules.model_validate(DEFAULT_RULES).document()
+            del made["optiModeDefault"]
+            self._write(_RULES, made)
+        if not (self.folder / _PATHS).exists():
+            paths = {key: str(self.folder / name) for key, name in DEFAULT_PATHS.items()}
+            for key in (key for key in paths if key.endswith("Folder")):
+                Path(paths[key]).mkdir(exist_ok=True)
+            self._make_template(Path(paths["xlsxTemplatePath"]))
+            self._write(_PATHS, paths)
+        try:
+            self.rules()
+        except ConfigUnavailable as error:
+            raise BadInput(str(error)) from None
+
+    def rules(self) -> Rules:
+        """Return the rules in force. Raises `ConfigUnavailable`: the file is not there, or cannot
+        be used."""
+        rules, paths = self._current(_RULES, Rules), self.paths()
+        if "opti_mode_default" in rules.model_fields_set or not paths.exe_path.exists():
+            return rules
+        return rules.model_copy(update={"opti_mode_default": "C"})
+
+    def rules_hash(self) -> str:
+        """Return the version of the rules in force: the digest of all that they say."""
+        return sha256(canonical_json(self.rules().document()).encode()).hexdigest()
+
+    def paths(self) -> Paths:
+        """Return the paths in force, absolute; raises as `rules`."""
+        return self._current(_PATHS, Paths)
+
+    def put_rules(self, values: Any) -> Rules:
+        """Write other rules, whole. Raises `InvalidInput`: naming every key that is wrong; nothing
+        was changed."""
+        self._put(_RULES, Rules, values)
+        return self.rules()
+
+    def put_paths(self, values: Any) -> Paths:
+        """Write other paths, as `put_rules` does."""
+        self._put(_PATHS, Paths, values)
+        return self.paths()
+
+    def _current(self, name: str, model: type[Model]) -> Model:
+        path = self.folder / name
+        try:
+            at = os.stat(path)
+            stamp = (at.st_ino, at.st_mtime_ns, at.st_size)
+            known = self._read.get(name)
+            if known is None or known[0] != stamp:
+                made = model.model_validate(
+                    read_json(path.read_bytes()), context={"folder": self.folder}
+                )
+                self._read[name] = known = (stamp, made)
+        except ValidationError as error:
+            raise ConfigUnavailable(f"{path}: {'; '.join(list_problems(error))}") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigUnavailable(f"{path} cannot be read: {error}") from None
+        return cast(Model, known[1])
+
+    def _put(self, name: str, model: type[Model], values: Any) -> None:
+        try:
+            model.model_validate(values, context={"folder": self.folder})
+        except ValidationError as error:
+            raise InvalidInput("; ".join(list_problems(error))) from None
+        self._write(name, values)
+
+    def _write(self, name: str, values: Mapping[str, Any]) -> None:
+        from ulak.kit.files import write_atomically
+
+        text = json.dumps(plain(values), indent=2, ensure_ascii=False) + "\n"
+        write_atomically(self.folder / name, text.encode())
+
+    def _make_template(self, path: Path) -> None:
+        from ulak.services.cutting.workbook import make_template
+
+        if not path.exists():
+            make_template(path)
