@@ -1,0 +1,152 @@
+"""Files that services exchange with other programs: written whole, compared, taken when stable."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_hex
+from typing import BinaryIO, Final
+
+from ulak.artifacts import local
+
+__all__ = [
+    "TEMPORARY",
+    "StableFiles",
+    "open_file",
+    "sha256_of",
+    "sweep",
+    "sync_folder",
+    "write_atomically",
+]
+
+TEMPORARY: Final = ".tmp"
+"""How the names of files end that are not written to their end."""
+
+_ANYONE = 0o666  # less the umask: the other program is seldom the same user
+_CHUNK = 1 << 20
+# A share may have no way to flush a folder; it renames on the server then.
+_CANNOT_FLUSH = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
+
+
+def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> str:
+    """Write a file whole or not at all, and return the SHA-256 of its content in hex.
+
+    A reader finds under the name what was there before, or all of the new content, also after a
+    power cut. Until then it lies in the same folder under a name that ends with `TEMPORARY`.
+    Raises `OSError`: nothing was written (there is no folder, no right, no space).
+    """
+    digest = sha256()
+    chunks = (content,) if isinstance(content, bytes) else content
+
+    def hashed(chunk: bytes) -> bytes:
+        digest.update(chunk)
+        return chunk
+
+    with local.open_folders(path.parent, ()) as (folder,):
+        temporary = f".{token_hex(8)}{TEMPORARY}"
+        local.write_file(path.name, folder, map(hashed, chunks), temporary=temporary, mode=_ANYONE)
+        _flush(folder)
+    return digest.hexdigest()
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder to the disk, so that a power cut undoes no rename and no removal in it."""
+    with local.open_folders(folder, ()) as (handle,):
+        _flush(handle)
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a file for reading. Raises `OSError`: it is not there, or is a link, pipe or folder."""
+    return os.fdopen(local.open_file(str(path)), "rb")
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's content in hex; raises as `open_file`."""
+    digest = sha256()
+    with open_file(path) as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def sweep(folder: Path, suffix: str, *, older_than: timedelta) -> int:
+    """Remove the files of a folder whose names end with a suffix and that are older than this,
+    and return how many they were.
+
+    The age is by the folder's own clock: that of a share may differ from ours by hours. A folder
+    that is not there has no files. Raises `OSError`: the folder cannot be read or written.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            files = [e for e in entries if e.name.endswith(suffix) and e.is_file()]
+    except FileNotFoundError:
+        return 0
+    if not files:
+        return 0
+    oldest = _read_clock(folder) - older_than.total_seconds()
+    removed = 0
+    for file in files:
+        try:
+            if file.stat(follow_symlinks=False).st_mtime < oldest:
+                os.unlink(file.path)
+                removed += 1
+        except FileNotFoundError:
+            continue  # its writer has come to its end, or another sweep was quicker
+    return removed
+
+
+class StableFiles:
+    """Tells which files have not changed for some seconds, by the looks of this object.
+
+    Changed means another size, another time of change or another file under the name. How long
+    ago is told by the monotonic clock, so that no set clock makes a file look finished.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._found: dict[Path, tuple[tuple[int, int, int], float]] = {}
+
+    def is_stable(self, path: Path) -> bool:
+        """Look at a file, and tell whether it is as it was in all looks of the last seconds.
+
+        False as well when it cannot be opened: who writes it may have locked it.
+        """
+        try:
+            # Opened, since a network file system may tell of a path what was true seconds ago.
+            with open_file(path) as file:
+                facts = os.fstat(file.fileno())
+        except OSError:
+            self._found.pop(path, None)
+            return False
+        now = time.monotonic()
+        mark = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
+        before, since = self._found.get(path, (None, now))
+        if before != mark:
+            since = now
+        self._found[path] = (mark, since)
+        return now - since >= self._seconds
+
+
+def _flush(folder: int) -> None:
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in _CANNOT_FLUSH:
+            raise
+
+
+def _read_clock(folder: Path) -> float:
+    """Return the time of a folder's file system: that of a file which is made in it now."""
+    with local.open_folders(folder, ()) as (handle,):
+        name = f".{token_hex(8)}{TEMPORARY}"
+        file = local.create_file(name, handle)
+        try:
+            return os.fstat(file).st_mtime
+        finally:
+            os.close(file)
+            os.unlink(name, dir_fd=handle)
