@@ -1,7 +1,7 @@
 """Codes: why a job is held or has failed, and why a request is refused.
 
-A job's code is upper-case, as the specification has it; that of a `ServiceError` is the same word in
-lower case, as every code of an answer is, and the envelope writes it upper-case.
+A job's code is upper-case, as the specification has it. That of a `ServiceError` is lower-case, as
+every code of an answer is; the envelope writes it upper-case.
 """
 
 from __future__ import annotations
@@ -66,9 +66,7 @@ class HoldCode(Exception):
 
     Raises `ValueError`: the code is not in the table of holds."""
 
-    def __init__(
-        self, code: str, message: str, details: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, code: str, message: str, details: Mapping[str, Any] | None = None) -> None:
         if code not in HOLD_ERROR_CODES:
             raise ValueError(f"{code!r} is no code of a hold")
         super().__init__(code, message)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Annotated, Any, Final, Literal
@@ -18,9 +17,18 @@ from pydantic import (
 )
 
 from ulak.services.cutting.codes import InvalidInput
-from ulak.services.cutting.rules import Mode, Rules, canonical_json, exact, list_problems, plain
-from ulak.services.cutting.transform import EDGES, NO_BAND
+from ulak.services.cutting.rules import (
+    Mode,
+    Rules,
+    canonical_json,
+    exact,
+    list_problems,
+    must_be_writable,
+    plain,
+)
 
+NO_BAND: Final = "Bant Yok"
+EDGES: Final = ("edge_up", "edge_lo", "edge_sx", "edge_dx")
 LARGEST_ORDER: Final = 5 * 1024 * 1024
 """In bytes, of a request and of a payload."""
 LONGEST_SIDE_MM: Final = 5000
@@ -29,19 +37,9 @@ LONGEST_NAME: Final = 500
 # A cell of a workbook holds 32,767 characters.
 LONGEST_TEXT: Final = 4000
 
-# What XML 1.0 has no place for, which is what workbooks are made of; PostgreSQL has none for NUL.
-_UNWRITABLE: Final = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
-
 
 class InvalidOrder(InvalidInput):
     """The message names every problem of the order."""
-
-
-def writable(text: str) -> str:
-    """Return a text that databases and workbooks can keep; `ValueError` if it is none."""
-    if found := _UNWRITABLE.search(text):
-        raise ValueError(f"it holds the character U+{ord(found[0]):04X}, which no file can keep")
-    return text
 
 
 def _not_blank(text: str) -> str:
@@ -62,8 +60,8 @@ def _side(value: float, info: ValidationInfo) -> float:
     return value
 
 
-Name = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(writable)]
-Text = Annotated[str, Field(max_length=LONGEST_TEXT), AfterValidator(writable)]
+Name = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(must_be_writable)]
+Text = Annotated[str, Field(max_length=LONGEST_TEXT), AfterValidator(must_be_writable)]
 Said = Annotated[Name, AfterValidator(_not_blank)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Side = Annotated[Positive, AfterValidator(_side)]
@@ -116,7 +114,9 @@ def parse_order(body: Any, *, rules: Rules, order_id: str | None = None) -> dict
 
     `order_id` takes the place of the one in the body. Raises `InvalidOrder`: with every problem.
     """
-    if isinstance(body, Mapping) and order_id is not None:
+    if not isinstance(body, Mapping):
+        raise InvalidOrder('body: write an object, as {"order_id": ..., "parts": [...]}')
+    if order_id is not None:
         body = {**body, "order_id": order_id}
     problems: list[str] = []
     try:
@@ -140,11 +140,11 @@ def payload_hash(payload: Mapping[str, Any]) -> str:
     return sha256(canonical_json(payload).encode()).hexdigest()
 
 
-def _list_repeated_ids(body: Any) -> list[str]:
+def _list_repeated_ids(body: Mapping[str, Any]) -> list[str]:
     """Return a problem for each part with the id of an earlier one."""
     first: dict[str, int] = {}
     found = []
-    parts = body.get("parts") if isinstance(body, Mapping) else None
+    parts = body.get("parts")
     for place, part in enumerate(parts if isinstance(parts, list) else ()):
         id = part.get("id") if isinstance(part, Mapping) else None
         if isinstance(id, str) and first.setdefault(id, place) != place:

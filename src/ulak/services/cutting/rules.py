@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
@@ -20,15 +22,17 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
 )
+from pydantic.alias_generators import to_camel
 
 from ulak.errors import BadInput
 from ulak.kit import read_json
+from ulak.kit.files import write_atomically
 from ulak.services.cutting.codes import ConfigUnavailable, InvalidInput
 
 Mode = Literal["A", "B", "C", "E"]
 
-_Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=100_000)]
-_Positive = Annotated[_Number, Field(gt=0)]
+# What XML 1.0 has no place for, which workbooks are made of; PostgreSQL has none for NUL.
+_UNWRITABLE: Final = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
 
 
 def exact(value: float) -> Decimal:
@@ -43,9 +47,15 @@ def number_text(value: float | Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def must_be_writable(text: str) -> str:
+    """Return a text that databases and workbooks can keep; `ValueError` if they cannot."""
+    if found := _UNWRITABLE.search(text):
+        raise ValueError(f"it holds the character U+{ord(found[0]):04X}, which no file can keep")
+    return text
+
+
 def plain(value: Any) -> Any:
-    """Return a document in which a whole number is written as one, 18.0 as 18, and what is null is
-    left out of objects unless `null` says something there."""
+    """Return a document in which a whole number is written as one, 18.0 as 18."""
     if isinstance(value, Mapping):
         return {name: plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -68,10 +78,17 @@ def list_problems(error: ValidationError) -> list[str]:
     ]
 
 
+def _key(name: str) -> str:
+    """Return the key of an attribute, as the original has it: most are camelCase."""
+    if name in ("cm_to_mm_multiplier", "retry_count_max", "retry_backoff_minutes"):
+        return name
+    return to_camel(name.removesuffix("_mm")) + ("_mm" if name.endswith("_mm") else "")
+
+
 class _Section(BaseModel):
     """A part of a file. A key that does not exist is refused: a misspelt rule would not hold."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=_key)
 
     def document(self) -> dict[str, Any]:
         """Return what the file says, with every default."""
@@ -88,9 +105,16 @@ def _thickness(text: str) -> str:
     return text
 
 
+_Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=100_000)]
+_Positive = Annotated[_Number, Field(gt=0)]
+_Whole = Annotated[int, Field(strict=True, ge=0, le=100_000)]
+_Grain = Annotated[int, Field(strict=True, ge=0, le=3)]
+_Thickness = Annotated[str, AfterValidator(_thickness)]
+
+
 class MergePolicy(_Section):
-    default_disabled: StrictBool = Field(True, alias="defaultDisabled")
-    requires_operator_approval: StrictBool = Field(True, alias="requiresOperatorApproval")
+    default_disabled: StrictBool = True
+    requires_operator_approval: StrictBool = True
 
 
 class PlateSize(_Section):
@@ -99,8 +123,8 @@ class PlateSize(_Section):
 
 
 class Timeouts(_Section):
-    opti_xml_minutes: _Positive = Field(20, alias="optiXmlMinutes")
-    osi_ack_minutes: _Positive = Field(5, alias="osiAckMinutes")
+    opti_xml_minutes: _Positive = 20
+    osi_ack_minutes: _Positive = 5
 
 
 class Trims(_Section):
@@ -123,59 +147,53 @@ class Offcut(_Section):
 
 
 class RateLimits(_Section):
-    """Nobody counts by these yet."""
+    """Of one principal. Nobody counts by these yet."""
 
-    reads_per_minute: int = Field(600, alias="readsPerMinute", ge=1, strict=True)
-    writes_per_minute: int = Field(120, alias="writesPerMinute", ge=1, strict=True)
+    reads_per_minute: _Whole = 600
+    writes_per_minute: _Whole = 120
 
 
 class Prices(_Section):
-    per_sheet: _Number = Field(500, alias="perSheet")
-    per_metre: _Number = Field(15, alias="perMetre")
-    vat_percent: Annotated[_Number, Field(le=100)] = Field(20, alias="vatPercent")
+    per_sheet: _Number = 500
+    per_metre: _Number = 15
+    vat_percent: Annotated[_Number, Field(le=100)] = 20
 
 
 class Rules(_Section):
-    """What is in force. The first ten keys must be in the file."""
+    """What is in force; what has no default must be in the file."""
 
     cm_to_mm_multiplier: _Positive
-    trim_by_thickness: dict[Annotated[str, AfterValidator(_thickness)], _Number] = Field(
-        alias="trimByThickness"
-    )
-    backing_thicknesses: tuple[_Positive, ...] = Field(alias="backingThicknesses")
-    edge_mapping: dict[str, _Number | None] = Field(alias="edgeMapping")
-    grain_mapping: dict[
-        Literal["0", "1", "2", "3"], Annotated[int, Field(strict=True, ge=0, le=3)]
-    ] = Field(alias="grainMapping")
-    merge_policy: MergePolicy = Field(alias="mergePolicy")
-    retry_count_max: int = Field(strict=True, ge=0, le=100)
-    retry_backoff_minutes: tuple[_Number, ...] = Field(min_length=1, max_length=100)
+    trim_by_thickness: dict[_Thickness, _Number]
+    backing_thicknesses: tuple[_Positive, ...]
+    edge_mapping: dict[str, _Number | None]
+    grain_mapping: dict[Literal["0", "1", "2", "3"], _Grain]
+    merge_policy: MergePolicy
+    retry_count_max: Annotated[_Whole, Field(le=100)]
+    retry_backoff_minutes: Annotated[tuple[_Number, ...], Field(min_length=1, max_length=100)]
     timeouts: Timeouts
-    ack_mode: Literal["file_move"] = Field(alias="ackMode")
+    ack_mode: Literal["file_move"]
 
-    default_plate_size: PlateSize | None = Field(None, alias="defaultPlateSize")
-    opti_mode_default: Mode = Field("E", alias="optiModeDefault")
+    default_plate_size: PlateSize | None = None
+    opti_mode_default: Mode = "E"
     """`Config.rules` says C, when the file does not say it and the executable is there."""
-    machine_config: MachineConfig = Field(MachineConfig(), alias="machineConfig")
-    grain_axis: Literal["long", "short"] = Field("long", alias="grainAxis")
+    machine_config: MachineConfig = MachineConfig()
+    grain_axis: Literal["long", "short"] = "long"
     """The side of the sheet that the length of a part with grain 1 is parallel to."""
-    deduct_bands: StrictBool = Field(True, alias="deductBands")
-    milling_allowance_mm: _Number = Field(0, alias="millingAllowance_mm")
+    deduct_bands: StrictBool = True
+    milling_allowance_mm: _Number = 0
     """Added to the cut size for each edge with a band, where bands are deducted."""
-    opt_seconds: _Positive = Field(10, alias="optSeconds")
-    max_stack_height_mm: _Number = Field(0, alias="maxStackHeight_mm")
-    offcut_minimum: Offcut = Field(Offcut(), alias="offcutMinimum")
-    auto_continue_c: StrictBool = Field(False, alias="autoContinueC")
-    optimiser_slots: dict[Mode, Annotated[int, Field(strict=True, ge=1, le=100)]] = Field(
-        {}, alias="optimiserSlots"
-    )
-    auto_retry: StrictBool = Field(False, alias="autoRetry")
+    opt_seconds: _Positive = 10
+    max_stack_height_mm: _Number = 0
+    offcut_minimum: Offcut = Offcut()
+    auto_continue_c: StrictBool = False
+    optimiser_slots: dict[Mode, Annotated[_Whole, Field(ge=1, le=100)]] = {}
+    auto_retry: StrictBool = False
     language: Literal["en", "tr"] = "en"
-    keep_files_days: _Positive = Field(30, alias="keepFilesDays")
-    stable_seconds: _Number = Field(2, alias="stableSeconds")
-    poll_seconds: Annotated[_Number, Field(ge=0.01, le=60)] = Field(1, alias="pollSeconds")
-    rate_limits: RateLimits = Field(RateLimits(), alias="rateLimits")
-    prices: Prices = Field(Prices(), alias="prices")
+    keep_files_days: _Positive = 30
+    stable_seconds: _Number = 2
+    poll_seconds: Annotated[_Number, Field(ge=0.01, le=60)] = 1
+    rate_limits: RateLimits = RateLimits()
+    prices: Prices = Prices()
 
 
 DEFAULT_RULES: Final[Mapping[str, Any]] = {
@@ -195,9 +213,9 @@ DEFAULT_RULES: Final[Mapping[str, Any]] = {
 
 
 def _path(value: Any, info: ValidationInfo) -> Path:
-    if not isinstance(value, str) or not value.strip() or "\x00" in value:
+    if not isinstance(value, str) or not value.strip():
         raise ValueError("write the path of a file or a folder")
-    return Path(info.context["folder"], value)
+    return Path(info.context["folder"], must_be_writable(value))
 
 
 _Path = Annotated[Path, BeforeValidator(_path)]
@@ -243,28 +261,31 @@ class Config:
 
     def start(self) -> None:
         """Make the files that are not there, with the folders and the template that they name.
-        Raises `BadInput`: a file cannot be used, and which key is why."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if not (self.folder / _RULES).exists():
-            made = Rules.model_validate(DEFAULT_RULES).document()
-            del made["optiModeDefault"]
-            self._write(_RULES, made)
-        if not (self.folder / _PATHS).exists():
-            paths = {key: str(self.folder / name) for key, name in DEFAULT_PATHS.items()}
-            for key in (key for key in paths if key.endswith("Folder")):
-                Path(paths[key]).mkdir(exist_ok=True)
-            self._make_template(Path(paths["xlsxTemplatePath"]))
-            self._write(_PATHS, paths)
+        Raises `BadInput`: a file cannot be made or used, and which key is why."""
+        from ulak.services.cutting.workbook import make_template
+
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            rules = Rules.model_validate(DEFAULT_RULES).document()
+            del rules["optiModeDefault"]
+            self._make(_RULES, rules)
+            if not (self.folder / _PATHS).exists():
+                paths = {key: str(self.folder / name) for key, name in DEFAULT_PATHS.items()}
+                for key in (key for key in paths if key.endswith("Folder")):
+                    Path(paths[key]).mkdir(exist_ok=True)
+                make_template(Path(paths["xlsxTemplatePath"]))
+                self._make(_PATHS, paths)
             self.rules()
         except ConfigUnavailable as error:
             raise BadInput(str(error)) from None
+        except OSError as error:
+            raise BadInput(f"{self.folder} cannot be used: {error}") from None
 
     def rules(self) -> Rules:
         """Return the rules in force. Raises `ConfigUnavailable`: the file is not there, or cannot
         be used."""
         rules, paths = self._current(_RULES, Rules), self.paths()
-        if "opti_mode_default" in rules.model_fields_set or not paths.exe_path.exists():
+        if "opti_mode_default" in rules.model_fields_set or not os.path.isfile(paths.exe_path):
             return rules
         return rules.model_copy(update={"opti_mode_default": "C"})
 
@@ -309,16 +330,17 @@ class Config:
             model.model_validate(values, context={"folder": self.folder})
         except ValidationError as error:
             raise InvalidInput("; ".join(list_problems(error))) from None
-        self._write(name, values)
+        try:
+            self._write(name, values)
+        except OSError as error:
+            raise ConfigUnavailable(f"{name} cannot be written: {error}") from None
 
-    def _write(self, name: str, values: Mapping[str, Any]) -> None:
-        from ulak.kit.files import write_atomically
+    def _make(self, name: str, values: Mapping[str, Any]) -> None:
+        # What another process has made meanwhile, or a person, stays.
+        if not (self.folder / name).exists():
+            with suppress(FileExistsError):
+                self._write(name, values, replace=False)
 
+    def _write(self, name: str, values: Mapping[str, Any], *, replace: bool = True) -> None:
         text = json.dumps(plain(values), indent=2, ensure_ascii=False) + "\n"
-        write_atomically(self.folder / name, text.encode())
-
-    def _make_template(self, path: Path) -> None:
-        from ulak.services.cutting.workbook import make_template
-
-        if not path.exists():
-            make_template(path)
+        write_atomically(self.folder / name, text.encode(), replace=replace)
