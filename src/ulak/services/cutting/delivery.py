@@ -1,19 +1,72 @@
 """Delivery of plans to the saw through its drop folder: at most once each, and followed to its
-answer."""
+answer.
+
+A plan is written into `inbox/` under a temporary name, its row of intent is stored, and then the
+file is renamed. Of any number of runners, also of those that have lost their lease, exactly one
+stores the row and exactly one renames. A file is taken back by a rename too, so that either the saw
+has it or we do. What cannot be told is held for a person, and nothing is sent again meanwhile.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from secrets import token_hex
+from typing import Any, Final
 
-from ulak import Engine, Run
-from ulak.kit.clock import Instant
+from ulak import Engine, Run, Stopped
+from ulak.errors import StoreError
+from ulak.kit import FaultPoint
+from ulak.kit.clock import Instant, to_instant
+from ulak.kit.files import TEMPORARY, open_file, sweep, sync_folder, write_atomically
+from ulak.kit.threads import Aside
+from ulak.services.cutting.codes import CuttingError, HoldCode
 from ulak.tables import Tables
 
 __all__ = ["Deliveries", "Delivery", "PlanFile"]
+
+INBOX, PROCESSED, FAILED = FOLDERS = ("inbox", "processed", "failed")
+INTENT, ACKED, WITHDRAWN, UNKNOWN = "intent", "acked", "withdrawn", "unknown"
+NOTES: Final = {
+    INTENT: "cutting.delivery-intent", ACKED: "cutting.ack", WITHDRAWN: "cutting.withdrawn"
+}  # fmt: skip
+KINDS: Final = frozenset(NOTES.values())
+ASIDE: Final = ".withdrawn"
+"""How a file ends that was taken back; the saw takes `.xml` alone."""
+STEPS: Final = ("write", "intent", "place", "take", "end")
+POINTS: Final = {
+    (step, side): FaultPoint(f"cutting.delivery.{step}.{side}")
+    for step in STEPS
+    for side in ("before", "after")
+}
+THREADS: Final = 16  # a guess; where the share hangs, all of them may
+HANGS_S: Final = 5.0
+FIRST_PAUSE_S: Final = 0.02
+"""A saw that answers at once is seen at once; the pauses grow up to the seconds of a poll."""
+
+_COLUMNS: Final = "batch_n, n, round, file_name, temporary, sha256, state, intent_at, ended_at"
+_FIND: Final = (
+    f"SELECT {_COLUMNS} FROM {{schema}}.cutting_deliveries WHERE job_id = ? ORDER BY batch_n, n"
+)
+_INSERT: Final = (
+    f"INSERT INTO {{schema}}.cutting_deliveries (job_id, {_COLUMNS}) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING n"
+)
+_END: Final = (
+    "UPDATE {schema}.cutting_deliveries SET state = ?, ended_at = ? "
+    "WHERE job_id = ? AND batch_n = ? AND n = ? AND state = ? RETURNING n"
+)
+_OPEN: Final = (
+    "SELECT file_name, temporary FROM {schema}.cutting_deliveries "
+    "WHERE state IN ('intent', 'unknown')"
+)
+_BATCHES: Final = "SELECT n FROM {schema}.cutting_batches WHERE job_id = ? ORDER BY n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +88,31 @@ class Delivery:
     round: int
     file_name: str
     temporary: str
+    """Its name before it is placed; '' of a row that only keeps a delivery from coming."""
     sha256: str
     state: str
     """`intent`, `acked`, `failed`, `withdrawn`, or `unknown` while a person must look."""
     intent_at: Instant
     ended_at: Instant | None
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What one run knows of the deliveries of its job; one thread at a time has it."""
+
+    job_id: str
+    round: int
+    plans: Sequence[PlanFile]
+    folder: Path
+    approved_at: Instant
+    """When a person has last let the job go on although its deliveries could not be told."""
+    followed: dict[int, Delivery] = field(default_factory=dict)
+    rows: dict[tuple[int, int], Delivery] = field(default_factory=dict)
+    noted: set[tuple[str, str]] = field(default_factory=set)
+
+    def keep(self, row: Delivery) -> Delivery:
+        self.rows[row.batch, row.n] = row
+        return row
 
 
 class Deliveries:
@@ -48,17 +121,18 @@ class Deliveries:
     def __init__(self, engine: Engine, tables: Tables) -> None:
         self._engine = engine
         self._tables = tables
+        self._threads = Aside("cutting-share", THREADS, at_once=False)
 
     def find(self, job_id: str) -> list[Delivery]:
         """Return the deliveries of a job, by batch and in their order."""
-        raise NotImplementedError
+        return [row for row in self._read(job_id) if row.temporary]
 
     async def deliver(
         self, run: Run[Any], plans: Sequence[PlanFile], folder: Path, *,
         deadline: datetime, poll_s: float,
     ) -> list[Delivery]:  # fmt: skip
         """Deliver each plan that has not been acknowledged and wait until the saw has acknowledged
-        all of them; return the acknowledged deliveries, by batch.
+        all of them; return the acknowledged deliveries.
 
         Resumes what an earlier attempt began. A drop folder that cannot be reached is tried again
         until the deadline, which is by the store's clock. Writes the notes of the trail itself.
@@ -69,14 +143,243 @@ class Deliveries:
             HoldCode: E_OSI_STATE_UNKNOWN.
             Stopped: the run must end; nothing is lost by it.
         """
-        raise NotImplementedError
+        approval = run.released("E_OSI_STATE_UNKNOWN")
+        approved_at = -1 if approval is None else to_instant(approval.at)
+        attempt = _Attempt(run.job_id, run.round, plans, folder, approved_at)
+        try:
+            await self._follow(run, attempt, deadline, poll_s)
+        finally:
+            for row in sorted(attempt.rows.values(), key=lambda row: (row.intent_at, row.batch)):
+                for state in dict.fromkeys((INTENT, row.state)):
+                    kind = NOTES.get(state)
+                    if kind and row.temporary and (kind, row.file_name) not in attempt.noted:
+                        run.note(kind, batch=row.batch, file_name=row.file_name, sha256=row.sha256)
+        return [attempt.followed[plan.batch] for plan in plans]
 
     def withdraw(self, job_id: str, folder: Path) -> list[Delivery]:
         """Take what was not yet cut of an ended job out of the inbox, and keep runners that lag
         behind from putting anything there. Return the deliveries as they stand then; safe to
         repeat. Raises `OSError`: the drop folder cannot be reached."""
-        raise NotImplementedError
+        round, now = self._engine.get(job_id).round, self._tables.now
+        for (batch,) in self._tables.read(_BATCHES, job_id):
+            is_closed = False
+            while not is_closed:
+                rows = self._read(job_id, batch)
+                name = f"{job_id}/{batch}/{len(rows) + 1}"
+                row = Delivery(batch, len(rows) + 1, round, name, "", "", WITHDRAWN, now, now)
+                is_closed = bool(rows and not rows[-1].temporary) or self._insert(job_id, row)
+        for row in self.find(job_id):
+            if row.state in (INTENT, UNKNOWN):
+                self._settle(job_id, folder, row)
+        return self.find(job_id)
 
     def sweep(self, folder: Path, older_than: timedelta) -> int:
         """Remove what dead runners have left in the inbox; return how many files that were."""
-        raise NotImplementedError
+        names = [name for row in self._tables.read(_OPEN) for name in row]
+        keep = {*names, *(name + ASIDE for name in names)}
+        return sum(
+            sweep(folder / INBOX, suffix, older_than=older_than, keep=keep)
+            for suffix in (TEMPORARY, ASIDE)
+        )
+
+    # --- one run ---------------------------------------------------------------------
+
+    async def _follow(
+        self, run: Run[Any], attempt: _Attempt, deadline: datetime, poll_s: float
+    ) -> None:
+        looking: asyncio.Future[bool] | None = None
+        pause = FIRST_PAUSE_S
+        while True:
+            run.checkpoint()
+            looking = looking or self._threads.run(self._advance, attempt)
+            await asyncio.wait({looking}, timeout=HANGS_S)
+            trouble = "it does not answer"
+            if looking.done():
+                done, looking, trouble = looking, None, ""
+                try:
+                    if done.result():
+                        return
+                except (OSError, StoreError) as error:
+                    trouble = str(error)
+            # Not before it was looked at: the saw may have answered while no runner was there.
+            if run.now >= deadline:
+                raise CuttingError("E_OSI_ACK_TIMEOUT", _describe_wait(attempt, trouble))
+            if looking is None:
+                await asyncio.sleep(pause)
+                pause = min(poll_s, pause * 1.5)
+
+    def _advance(self, attempt: _Attempt) -> bool:
+        """Bring every delivery as far as it goes now; tell whether all are acknowledged."""
+        for plan in attempt.plans:
+            row = attempt.followed.get(plan.batch) or self._begin(attempt, plan)
+            if row.state == INTENT:
+                row = self._look(attempt, row)
+            attempt.followed[plan.batch] = attempt.keep(row)
+        rows = attempt.followed.values()
+        if names := [row.file_name for row in rows if row.state == UNKNOWN]:
+            why = "it cannot be told whether the saw has cut {}; look, and approve to send it again"
+            raise HoldCode(
+                "E_OSI_STATE_UNKNOWN", why.format(", ".join(names)), {"files": names}
+            )  # fmt: skip
+        if names := [row.file_name for row in rows if row.state == FAILED]:
+            raise CuttingError("E_OSI_ACK_FAILED", f"the saw has refused {', '.join(names)}")
+        return all(row.state == ACKED for row in rows)
+
+    def _begin(self, attempt: _Attempt, plan: PlanFile) -> Delivery:
+        """Return the delivery to follow: that of this round, or a new one, once it is certain that
+        none of those before was cut or will be."""
+        rows = [attempt.keep(row) for row in self._read(attempt.job_id, plan.batch)]
+        if rows and not attempt.noted:
+            attempt.noted = self._read_notes(attempt.job_id)
+        if cut := [row for row in rows if row.state == ACKED]:
+            return cut[0]
+        if rows and (last := rows[-1]).round >= attempt.round:
+            if last.round > attempt.round or not last.temporary:
+                raise Stopped  # this run has lost its job, and another has gone on with it
+            if last.state in (INTENT, FAILED):
+                return last
+        for row in rows:
+            if row.state != WITHDRAWN:
+                row = attempt.keep(self._settle(attempt.job_id, attempt.folder, row))
+            if row.state == UNKNOWN and attempt.approved_at > (row.ended_at or 0):
+                row = attempt.keep(self._end(attempt.job_id, row, WITHDRAWN))
+            if row.state in (ACKED, UNKNOWN):
+                return row
+        return self._intend(attempt, plan, len(rows) + 1)
+
+    def _intend(self, attempt: _Attempt, plan: PlanFile, n: int) -> Delivery:
+        """Store the intent to deliver a plan, once the file lies beside its place."""
+        content, inbox = _read_plan(plan), attempt.folder / INBOX
+        for place in FOLDERS:
+            # Not the drop folder itself: one that is not there is a share that is not mounted.
+            (attempt.folder / place).mkdir(exist_ok=True)
+        number = n
+        while _find_places(attempt.folder, name := f"{plan.path.stem}_d{number}.xml"):
+            number += 1  # what another life of this database has left never counts
+        temporary = f"{name}.{token_hex(4)}{TEMPORARY}"
+        row = Delivery(
+            plan.batch, n, attempt.round, name, temporary, plan.sha256, INTENT, self._tables.now,
+            None,
+        )  # fmt: skip
+        with _step("write"):
+            write_atomically(inbox / temporary, content)
+        with _step("intent"):
+            if self._insert(attempt.job_id, row):
+                return attempt.keep(row)
+        (inbox / temporary).unlink(missing_ok=True)
+        if len(self._read(attempt.job_id, plan.batch)) < n:
+            raise CuttingError("E_UNKNOWN", f"another delivery has the name {name}")
+        return self._begin(attempt, plan)  # another runner was quicker
+
+    def _look(self, attempt: _Attempt, row: Delivery) -> Delivery:
+        """Put a file in its place if it is not there yet, and see what the saw says of it."""
+        inbox = attempt.folder / INBOX
+        with suppress(FileNotFoundError), _step("place"):
+            (inbox / row.temporary).rename(inbox / row.file_name)
+            sync_folder(inbox)
+        found = _find_places(attempt.folder, row.file_name)
+        if FAILED in found:
+            return self._end(attempt.job_id, row, UNKNOWN if PROCESSED in found else FAILED)
+        # A copy is no answer, and what is nowhere may lie on the table of the saw.
+        return self._end(attempt.job_id, row, ACKED) if found == {PROCESSED} else row
+
+    # --- one delivery ----------------------------------------------------------------
+
+    def _settle(self, job_id: str, folder: Path, row: Delivery) -> Delivery:
+        """See to it that a delivery which was not cut never is; return what it came to."""
+        inbox = folder / INBOX
+        with _step("take"):
+            # First the temporary file: of its rename into its place and this one, one succeeds.
+            is_taken = _take(inbox, row.temporary) or _take(inbox, row.file_name)
+        found = _find_places(folder, row.file_name)
+        state = UNKNOWN
+        if found == {PROCESSED} and not is_taken:
+            state = ACKED
+        elif found == {FAILED} or (not found and row.state == FAILED):
+            state = FAILED
+        elif not found and is_taken:
+            state = WITHDRAWN
+        row = self._end(job_id, row, state)
+        if row.state != UNKNOWN:  # till then it is evidence
+            for name in (row.temporary, row.file_name):
+                (inbox / (name + ASIDE)).unlink(missing_ok=True)
+        return row
+
+    def _end(self, job_id: str, row: Delivery, state: str) -> Delivery:
+        """Store what a delivery came to; return it as it stands: another may have been quicker."""
+        if row.state == state:
+            return row
+        now = self._tables.now
+        with _step("end"), self._tables.writing() as connection:
+            values = (state, now, job_id, row.batch, row.n, row.state)
+            is_ours = self._tables.execute(connection, _END, *values)
+        if is_ours:
+            return replace(row, state=state, ended_at=now)
+        return self._read(job_id, row.batch)[row.n - 1]
+
+    def _insert(self, job_id: str, row: Delivery) -> bool:
+        values = (getattr(row, column.name) for column in fields(row))
+        with self._tables.writing() as connection:
+            return bool(self._tables.execute(connection, _INSERT, job_id, *values))
+
+    def _read(self, job_id: str, batch: int | None = None) -> list[Delivery]:
+        rows = (Delivery(*row) for row in self._tables.read(_FIND, job_id))
+        return [row for row in rows if batch in (None, row.batch)]
+
+    def _read_notes(self, job_id: str) -> set[tuple[str, str]]:
+        lines = self._engine.inspect.trail(job_id)
+        return {(line.kind, line.details["file_name"]) for line in lines if line.kind in KINDS}
+
+
+@contextmanager
+def _step(name: str) -> Iterator[None]:
+    POINTS[name, "before"]()
+    yield
+    POINTS[name, "after"]()
+
+
+def _take(inbox: Path, name: str) -> bool:
+    """Take a file out of the inbox; tell whether it is taken, now or before."""
+    aside = inbox / (name + ASIDE)
+    try:
+        (inbox / name).rename(aside)
+    except FileNotFoundError:
+        return _is_there(aside)
+    return True
+
+
+def _find_places(folder: Path, name: str) -> set[str]:
+    """Return in which folders a file is. Raises `OSError`: the drop folder cannot be reached."""
+    # The inbox first: what goes from there to another folder meanwhile is found in that one.
+    found = {place for place in FOLDERS if _is_there(folder / place / name)}
+    if not found and not _is_there(folder / INBOX):
+        raise FileNotFoundError(f"{folder / INBOX} is not there")
+    return found
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _read_plan(plan: PlanFile) -> bytes:
+    try:
+        with open_file(plan.path) as file:
+            content = file.read()
+    except FileNotFoundError as error:
+        if not _is_there(plan.path.parent):
+            raise
+        raise CuttingError("E_UNKNOWN", f"the plan {plan.path} is gone; retry") from error
+    if sha256(content).hexdigest() != plan.sha256:
+        raise CuttingError("E_UNKNOWN", f"the plan {plan.path} has changed since it was checked")
+    return content
+
+
+def _describe_wait(attempt: _Attempt, trouble: str) -> str:
+    acked = {row.batch for row in attempt.rows.values() if row.state == ACKED}
+    names = [plan.path.name for plan in attempt.plans if plan.batch not in acked]
+    said = f"the saw has not answered the plans {', '.join(names)} in time"
+    return f"{said}; {attempt.folder}: {trouble}" if trouble else said
