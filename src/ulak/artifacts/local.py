@@ -96,17 +96,28 @@ def create_file(name: str, folder: int, mode: int = FILE_MODE) -> int:
 
 
 def write_file(
-    name: str, folder: int, chunks: Iterable[bytes], *, temporary: str, mode: int = FILE_MODE
+    name: str,
+    folder: int,
+    chunks: Iterable[bytes],
+    *,
+    temporary: str,
+    mode: int = FILE_MODE,
+    replace: bool = True,
 ) -> None:
     """Write a file of a folder whole or not at all: under a temporary name, flushed to the disk,
-    renamed. What has the name is replaced. The caller flushes the folder."""
+    renamed. The caller flushes the folder. Without `replace`, `FileExistsError` when there is
+    anything of that name."""
     file = create_file(temporary, folder, mode)
     try:
         with os.fdopen(file, "wb") as stream:
             stream.writelines(chunks)
             stream.flush()
             os.fsync(file)
-        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        if not replace:
+            os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.unlink(temporary, dir_fd=folder)
+        else:
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary, dir_fd=folder)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +20,7 @@ __all__ = [
     "TEMPORARY",
     "StableFiles",
     "open_file",
+    "read_clock",
     "sha256_of",
     "sweep",
     "sync_folder",
@@ -33,12 +36,13 @@ _CHUNK = 1 << 20
 _CANNOT_FLUSH = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
 
 
-def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> str:
+def write_atomically(path: Path, content: bytes | Iterable[bytes], *, replace: bool = True) -> str:
     """Write a file whole or not at all, and return the SHA-256 of its content in hex.
 
     A reader finds under the name what was there before, or all of the new content, also after a
     power cut. Until then it lies in the same folder under a name that ends with `TEMPORARY`.
-    Raises `OSError`: nothing was written (there is no folder, no right, no space).
+    Raises `OSError`: nothing was written (there is no folder, no right, no space; without
+    `replace`, there is a file).
     """
     digest = sha256()
     chunks = (content,) if isinstance(content, bytes) else content
@@ -49,7 +53,14 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> str:
 
     with local.open_folders(path.parent, ()) as (folder,):
         temporary = f".{token_hex(8)}{TEMPORARY}"
-        local.write_file(path.name, folder, map(hashed, chunks), temporary=temporary, mode=_ANYONE)
+        local.write_file(
+            path.name,
+            folder,
+            map(hashed, chunks),
+            temporary=temporary,
+            mode=_ANYONE,
+            replace=replace,
+        )
         _flush(folder)
     return digest.hexdigest()
 
@@ -74,30 +85,41 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def sweep(folder: Path, suffix: str, *, older_than: timedelta) -> int:
+def sweep(folder: Path, suffix: str, *, older_than: timedelta, keep: Collection[str] = ()) -> int:
     """Remove the files of a folder whose names end with a suffix and that are older than this,
-    and return how many they were.
+    except those to `keep`, and return how many they were.
 
-    The age is by the folder's own clock: that of a share may differ from ours by hours. A folder
-    that is not there has no files. Raises `OSError`: the folder cannot be read or written.
+    The age is by the folder's own clock. A folder that is not there has no files. Raises
+    `OSError`: the folder cannot be read or written.
     """
     try:
         with os.scandir(folder) as entries:
-            files = [e for e in entries if e.name.endswith(suffix) and e.is_file()]
+            names = [e.name for e in entries if e.name.endswith(suffix) and e.name not in keep]
     except FileNotFoundError:
         return 0
-    if not files:
-        return 0
-    oldest = _read_clock(folder) - older_than.total_seconds()
+    oldest = read_clock(folder) - int(older_than.total_seconds() * 1e9) if names else 0
     removed = 0
-    for file in files:
-        try:
-            if file.stat(follow_symlinks=False).st_mtime < oldest:
-                os.unlink(file.path)
+    for name in names:
+        # It may have gone: its writer has come to its end, or another sweep was quicker.
+        with suppress(FileNotFoundError):
+            facts = os.lstat(folder / name)
+            if stat.S_ISREG(facts.st_mode) and facts.st_mtime_ns < oldest:
+                os.unlink(folder / name)
                 removed += 1
-        except FileNotFoundError:
-            continue  # its writer has come to its end, or another sweep was quicker
     return removed
+
+
+def read_clock(folder: Path) -> int:
+    """Return the time by which a folder dates its files, in nanoseconds since 1970: a share may
+    differ from this machine by hours. Raises `OSError`: nothing can be written there."""
+    with local.open_folders(folder, ()) as (handle,):
+        name = f".{token_hex(8)}{TEMPORARY}"
+        file = local.create_file(name, handle)
+        try:
+            return os.fstat(file).st_mtime_ns
+        finally:
+            os.close(file)
+            os.unlink(name, dir_fd=handle)
 
 
 class StableFiles:
@@ -138,15 +160,3 @@ def _flush(folder: int) -> None:
     except OSError as error:
         if error.errno not in _CANNOT_FLUSH:
             raise
-
-
-def _read_clock(folder: Path) -> float:
-    """Return the time of a folder's file system: that of a file which is made in it now."""
-    with local.open_folders(folder, ()) as (handle,):
-        name = f".{token_hex(8)}{TEMPORARY}"
-        file = local.create_file(name, handle)
-        try:
-            return os.fstat(file).st_mtime
-        finally:
-            os.close(file)
-            os.unlink(name, dir_fd=handle)

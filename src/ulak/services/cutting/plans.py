@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import stat
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
-MAX_PLAN_BYTES = 50_000_000
+from defusedxml import DefusedXmlException  # type: ignore[import-untyped]
+from defusedxml.ElementTree import XMLParser  # type: ignore[import-untyped]
+
+from ulak.kit.files import StableFiles, open_file
+from ulak.kit.threads import Aside
+from ulak.services.cutting.codes import CuttingError
+
+LARGEST_PLAN: Final = 50_000_000
+"""In bytes."""
+SOLUTION: Final = (
+    "name", "algo", "best", "mqBoards", "patterns", "cycles", "zcuts", "jobTime", "jobCost",
+    "mqDrops", "diffDrops", "boards",
+)  # fmt: skip
+"""What is kept of a `Solution`: the words of the external program, and the sheets of mode E."""
+
+_CHUNK = 1 << 20
+# Deeper than any plan, and shallow enough for whatever reads it later.
+_DEEPEST = 200
+_LONGEST_VALUE = 200
+# How long a file that is no plan may go on changing before nobody waits for it any more. A guess.
+_PATIENCE_S = 60.0
 
 
 class Marked(Protocol):
@@ -26,14 +51,39 @@ class Plan:
     sha256: str
     size: int
     solution: Mapping[str, str] | None
-    """The attributes of the chosen `Solution` that C-50 names, as texts, and `boards`."""
+    """The attributes of the chosen `Solution`, as texts; None when there is none."""
 
 
 def find_plans(
     folder: Path, job_id: str, batches: Sequence[Marked], *, not_before_ns: int
 ) -> dict[int, Path]:
-    """Return the newest plan of each batch that has one. Raises `OSError`."""
-    raise NotImplementedError
+    """Return the plan of each batch that has one: a file whose name ends with `.xml` and contains
+    the job's id and the batch's mark, in whichever case, and that is not older than this.
+
+    Of several the one that is called as the import file is taken, else the newest. Where one mark
+    contains another, a file belongs to the longest that it contains. Raises `OSError`.
+    """
+    marks = {each.mark.lower(): each.n for each in batches}
+    by_length = sorted(marks, key=len, reverse=True)
+    own = job_id.lower()
+    best: dict[int, tuple[bool, int, str]] = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = entry.name.lower()
+            if not name.endswith(".xml") or own not in name:
+                continue
+            exact = name.removeprefix(f"{own}_").removesuffix(".xml")
+            mark = exact if exact in marks else _find_longest(by_length, name)
+            if mark is None:
+                continue
+            try:
+                facts = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # it was renamed in this moment
+            if stat.S_ISREG(facts.st_mode) and facts.st_mtime_ns >= not_before_ns:
+                rank = (exact == mark, facts.st_mtime_ns, entry.name)
+                best[marks[mark]] = max(best.get(marks[mark], rank), rank)
+    return {n: folder / name for n, (_, _, name) in best.items()}
 
 
 async def collect_plans(
@@ -48,16 +98,139 @@ async def collect_plans(
 ) -> dict[int, Path]:
     """Wait until every batch has a stable plan, and return them.
 
-    A folder that does not answer is asked again. Raises `CuttingError` E_OPTI_XML_TIMEOUT after
-    `patience_s`, which names the batches without a plan.
+    A folder that cannot be read, or that hangs, is waited for as well. What is there in time gets
+    the time to prove that it is stable. Raises `CuttingError` E_OPTI_XML_TIMEOUT: after
+    `patience_s`, with the batches that have no plan.
     """
-    raise NotImplementedError
+    stable = StableFiles(stable_s)
+    found: dict[int, Path] = {}
+    trouble = ""
+
+    def look() -> bool:
+        nonlocal found, trouble
+        try:
+            found = find_plans(folder, job_id, batches, not_before_ns=not_before_ns)
+            trouble = ""
+        except OSError as error:
+            trouble = f"; the folder cannot be read: {error}"
+        # Each is looked at, also after one that is not stable: its time begins at the first look.
+        are_stable = [stable.is_stable(path) for path in found.values()]
+        return not trouble and len(found) == len(batches) and all(are_stable)
+
+    ends_at = time.monotonic() + patience_s
+    is_extended = False
+    aside = Aside("cutting-plans", at_once=False)
+    try:
+        while True:
+            left = ends_at - time.monotonic()
+            try:
+                async with asyncio.timeout(max(left, 0) + stable_s + 1):
+                    if await aside.run(look):
+                        return dict(found)
+            except TimeoutError:
+                trouble = "; the folder does not answer"
+                break
+            left = ends_at - time.monotonic()
+            if left <= 0 and not is_extended and len(found) == len(batches):
+                is_extended = True
+                left = stable_s + poll_s
+                ends_at = time.monotonic() + left
+            if left <= 0:
+                break
+            await asyncio.sleep(min(poll_s, left))
+    finally:
+        aside.close()
+    missing = ", ".join(each.mark for each in batches if each.n not in found)
+    why = f"no plan came for {missing}" if missing else "a plan is still being written"
+    raise CuttingError("E_OPTI_XML_TIMEOUT", f"{why} in {folder}{trouble}")
 
 
 async def read_plan(path: Path, *, stable_s: float) -> Plan:
-    """Wait until a plan's file is stable, and return what it holds.
+    """Return what a plan's file holds. A file that is no plan is judged when it is stable.
 
-    Raises `CuttingError`: E_XML_INVALID says what is wrong with the file, E_OPTI_XML_TIMEOUT that
-    it has gone.
+    Raises `CuttingError`: E_XML_INVALID says what is wrong with the file; E_OPTI_XML_TIMEOUT that
+    it has gone, cannot be read, or is always being written.
     """
-    raise NotImplementedError
+    stable = StableFiles(stable_s)
+    ends_at = time.monotonic() + stable_s + _PATIENCE_S
+    aside = Aside("cutting-plan", at_once=False)
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(_PATIENCE_S):
+                    is_stable = await aside.run(stable.is_stable, path)
+                    return await aside.run(_read, path)
+            except _Invalid as error:
+                if is_stable:
+                    raise CuttingError("E_XML_INVALID", f"{path.name}: {error}") from error
+                why: object = error
+            except TimeoutError:
+                why = "its folder does not answer"
+                break
+            except OSError as error:
+                why = error
+                if isinstance(error, FileNotFoundError):
+                    break
+            if time.monotonic() > ends_at:
+                break
+            await asyncio.sleep(max(stable_s / 4, 0.01))
+    finally:
+        aside.close()
+    raise CuttingError(
+        "E_OPTI_XML_TIMEOUT", f"the plan {path} cannot be read: {why}; a retry makes a new one"
+    )
+
+
+class _Invalid(Exception):
+    """The file is no plan; the message says why."""
+
+
+class _Reader:
+    """Takes what a parser finds, and builds no tree: a file of 50 MB is a tree of 1 GB."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.children = 0
+        self.solution: dict[str, str] | None = None
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        self.depth += 1
+        self.children += self.depth == 2
+        if self.depth > _DEEPEST:
+            raise _Invalid(f"its elements are nested more than {_DEEPEST} deep")
+        if tag.rpartition("}")[2] == "Solution" and (
+            self.solution is None
+            or (attributes.get("best") == "1" and self.solution.get("best") != "1")
+        ):
+            self.solution = {
+                name: attributes[name][:_LONGEST_VALUE] for name in SOLUTION if name in attributes
+            }
+
+    def end(self, tag: str) -> None:
+        self.depth -= 1
+
+
+def _read(path: Path) -> Plan:
+    """Raises `_Invalid`, and `OSError`."""
+    reader, digest, size = _Reader(), sha256(), 0
+    parser = XMLParser(target=reader, forbid_dtd=True)
+    with open_file(path) as file:
+        try:
+            while chunk := file.read(_CHUNK):
+                size += len(chunk)
+                if size > LARGEST_PLAN:
+                    raise _Invalid(f"it is larger than {LARGEST_PLAN // 1_000_000} MB")
+                digest.update(chunk)
+                parser.feed(chunk)
+            parser.close()
+        except DefusedXmlException as error:
+            raise _Invalid(f"it has a DTD or an entity, which is refused: {error}") from error
+        except (SyntaxError, LookupError, ValueError) as error:  # no XML, or of no known encoding
+            raise _Invalid(f"it is no well-formed XML: {error}") from error
+    if not reader.children:
+        raise _Invalid("its root has no child")
+    return Plan(digest.hexdigest(), size, reader.solution)
+
+
+def _find_longest(marks: Sequence[str], name: str) -> str | None:
+    return next((mark for mark in marks if mark in name), None)

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
+from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
+
+from openpyxl import Workbook, load_workbook
+from openpyxl.styles import Font
+from openpyxl.utils import get_column_letter
+from openpyxl.worksheet.worksheet import Worksheet
+from openpyxl.writer.excel import ExcelWriter
+
+from ulak.kit.files import open_file, sha256_of, write_atomically
+from ulak.services.cutting.codes import HoldCode
 
 SHEET: Final = "ŞABLON"
 TAGS: Final = (
@@ -15,21 +33,26 @@ TAGS: Final = (
     "[P_DESC1]",
 )  # fmt: skip
 """Row 1, to the letter: the optimiser knows the eighth by its misspelling."""
+FIRST_DATA_ROW: Final = 3
+
+_HEADINGS: Final = (
+    "Material", "Length", "Width", "Quantity", "Grain", "Description", "Upper band", "Lower band",
+    "Left band", "Right band", "Information", "Note",
+)  # fmt: skip
+# Of a workbook when it is unpacked: ten times what a template or the sheet of an order has.
+_LARGEST: Final = 10_000_000
+_MOST_MEMBERS: Final = 1000
+# Read from a sheet that was sent: 5,000 rows take 2.5 s. A guess of what an order may have.
+_MOST_ROWS, _LAST_ROW = 5000, 100_000
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
+# Characters of a colour, and of the rest, in the name of a file that may have 255.
+_LONGEST_COLOR, _LONGEST_WORD = 60, 20
+_FORMULA: Final = ("=", "+", "-", "@")
+_ANY_DAY: Final = datetime(2026, 1, 1)  # noqa: DTZ001 - openpyxl takes times without a zone
 
 Cell = Decimal | int | str | None
-
-
-class Named(Protocol):
-    """What the name of an import file is made of."""
-
-    @property
-    def part_type(self) -> str: ...
-    @property
-    def color(self) -> str: ...
-    @property
-    def thickness(self) -> Decimal: ...
-    @property
-    def material_code(self) -> str: ...
+Key = tuple[str, str, str, str]
+"""What the parts of a batch share: part type, colour, thickness as text, material code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,32 +63,191 @@ class Written:
     mtime_ns: int
 
 
+class Unreadable(Exception):
+    """The bytes are no workbook that may be read; the message says why."""
+
+
 def make_template(path: Path) -> None:
-    """Write the template that is shipped; what is there is replaced."""
-    raise NotImplementedError
+    """Write the template that is shipped, unless there is a file."""
+    workbook = Workbook()
+    sheet = workbook.worksheets[0]
+    sheet.title = SHEET
+    sheet.append(TAGS)
+    sheet.append(_HEADINGS)
+    for column in range(1, len(TAGS) + 1):
+        sheet.cell(2, column).font = Font(bold=True)
+        sheet.column_dimensions[get_column_letter(column)].width = 18
+    sheet.freeze_panes = f"A{FIRST_DATA_ROW}"
+    with suppress(FileExistsError):
+        write_atomically(path, _pack(workbook), replace=False)
 
 
 def check_template(path: Path) -> None:
     """Raises `HoldCode` E_TEMPLATE_INVALID, whose message says what differs."""
-    raise NotImplementedError
+    _open_template(path)
 
 
-def make_marks(batches: Sequence[Named], revision: int | None = None) -> tuple[str, ...]:
-    """Return the mark of each batch: no two are the same, also without regard to case."""
-    raise NotImplementedError
+def make_marks(keys: Sequence[Key]) -> tuple[str, ...]:
+    """Return the mark of each batch of a job, `{part_type}_{color}_{thickness}mm`.
+
+    No two are the same, also where case does not count: those that would be get a digest behind.
+    """
+    marks = [
+        f"{_word(part_type)}_{_word(color, _LONGEST_COLOR)}_{_word(thickness)}mm"
+        for part_type, color, thickness, _ in keys
+    ]
+    alike: defaultdict[str, list[int]] = defaultdict(list)
+    for place, mark in enumerate(marks):
+        alike[mark.lower()].append(place)
+    for places in (places for places in alike.values() if len(places) > 1):
+        digests = [sha256(json.dumps(keys[place]).encode()).hexdigest() for place in places]
+        length = 8
+        while len({digest[:length] for digest in digests}) < len(places) and length < 64:
+            length += 8
+        for place, digest in zip(places, digests, strict=True):
+            marks[place] += f"_{digest[:length]}"
+    return tuple(marks)
 
 
-def import_name(job_id: str, mark: str) -> str:
-    """Return the name of a batch's import file: `{job id}_{mark}.xlsx`."""
-    return f"{job_id}_{mark}.xlsx"
+def import_name(job_id: str, mark: str, revision: int | None = None) -> str:
+    """Return the name of a batch's import file."""
+    return f"{job_id}_{mark}{'' if revision is None else f'_r{revision:02}'}.xlsx"
 
 
 def write_import(
-    template: Path, rows: Sequence[Sequence[Cell]], target: Path, *, recorded: str = ""
+    template: Path,
+    rows: Iterable[Sequence[Cell]],
+    target: Path,
+    *,
+    note: str = "",
+    recorded: str = "",
 ) -> Written:
     """Write an import file, and return its SHA-256 and time; rows have the 12 values of `TAGS`.
 
-    A file that is there with the `recorded` SHA-256, or with the content that it would get, stays
-    as it is. Raises `HoldCode` as `check_template`, and `OSError`.
+    The same rows make the same bytes. A file that is there with these, or with the SHA-256 that
+    was `recorded`, stays as it is. `note` is the description in the properties of the workbook.
+    Raises `HoldCode` as `check_template`, and `OSError`.
     """
-    raise NotImplementedError
+    digest = ""
+    with suppress(FileNotFoundError):
+        digest = sha256_of(target)
+    if not digest or digest != recorded:
+        data = _fill(template, rows, note)
+        if digest != sha256(data).hexdigest():
+            digest = write_atomically(target, data)
+    return Written(digest, os.stat(target).st_mtime_ns)
+
+
+def read_rows(data: bytes, columns: int) -> list[tuple[int, tuple[object, ...]]]:
+    """Return the rows of a workbook's first sheet that are not empty: the number of each, and the
+    values of the first columns. Raises `Unreadable`."""
+    found = []
+    try:
+        workbook = _open(data, streaming=True)
+        sheet = workbook.worksheets[0]
+        sheet.reset_dimensions()  # a file may say that it is smaller than it is
+        for number, row in enumerate(sheet.iter_rows(max_col=columns, values_only=True), 1):
+            if any(value is not None for value in row):
+                found.append((number, row))
+            if number > _LAST_ROW or len(found) > _MOST_ROWS:
+                raise Unreadable(f"it has more than {_MOST_ROWS} rows, or one beyond {_LAST_ROW}")
+    except Unreadable:
+        raise
+    except Exception as error:  # openpyxl's faults are of any class
+        raise Unreadable(f"it is damaged ({type(error).__name__}: {error})") from error
+    return found
+
+
+def _open(data: bytes, *, streaming: bool = False) -> Workbook:
+    """Return a workbook; `streaming` reads its rows when they are asked for, and the results of
+    formulas instead of them. Raises `Unreadable`."""
+    try:
+        with ZipFile(BytesIO(data)) as archive:
+            _must_be_bounded(archive.infolist())
+        return load_workbook(BytesIO(data), read_only=streaming, data_only=streaming)
+    except Unreadable:
+        raise
+    except Exception as error:  # openpyxl's faults are of any class
+        raise Unreadable(f"it is no workbook ({type(error).__name__}: {error})") from error
+
+
+def _must_be_bounded(members: Sequence[ZipInfo]) -> None:
+    """Refuse what would fill the memory. What unpacks a member stops at the size that it says."""
+    if len(members) > _MOST_MEMBERS or sum(each.file_size for each in members) > _LARGEST:
+        raise Unreadable(f"it is larger than {_LARGEST // 1_000_000} MB when it is unpacked")
+    if any(each.compress_type not in (ZIP_STORED, ZIP_DEFLATED) for each in members):
+        raise Unreadable("it is packed as no workbook is")
+
+
+def _open_template(path: Path) -> tuple[Workbook, Worksheet]:
+    """Return the template and its sheet; raises as `check_template`."""
+    try:
+        with open_file(path) as file:
+            data = file.read(_LARGEST + 1)
+        workbook = _open(data)
+    except FileNotFoundError:
+        raise _invalid(path, "there is no such file; put the template there") from None
+    except (OSError, Unreadable) as error:
+        raise _invalid(path, f"it cannot be read: {error}") from error
+    sheet = next((each for each in workbook.worksheets if each.title == SHEET), None)
+    if sheet is None:
+        names = ", ".join(repr(name) for name in workbook.sheetnames[:10])
+        raise _invalid(path, f"it has no sheet {SHEET!r}, but {names}")
+    tags = ["" if cell.value is None else str(cell.value).strip() for cell in sheet[1]]
+    while tags and not tags[-1]:
+        tags.pop()
+    wrong = [
+        f"{get_column_letter(column)}1 is {found!r} instead of {tag!r}"
+        for column, (found, tag) in enumerate(zip([*tags, *TAGS], TAGS, strict=False), 1)
+        if column <= len(tags) and found != tag
+    ]
+    if len(tags) != len(TAGS):
+        wrong.append(f"row 1 has {len(tags)} tags instead of {len(TAGS)}")
+    if wrong:
+        raise _invalid(path, "; ".join(wrong))
+    return workbook, sheet
+
+
+def _invalid(path: Path, why: str) -> HoldCode:
+    return HoldCode("E_TEMPLATE_INVALID", f"the template {path}: {why}")
+
+
+def _fill(template: Path, rows: Iterable[Sequence[Cell]], note: str) -> bytes:
+    workbook, sheet = _open_template(template)
+    for area in list(sheet.merged_cells.ranges):
+        if area.max_row >= FIRST_DATA_ROW:
+            sheet.unmerge_cells(area.coord)
+    for place in [place for place in sheet._cells if place[0] >= FIRST_DATA_ROW]:
+        del sheet._cells[place]  # `delete_rows` would ask for each cell of the largest rectangle
+    for number, row in enumerate(rows, FIRST_DATA_ROW):
+        for column, value in zip(range(1, len(TAGS) + 1), row, strict=True):
+            if value is not None and value != "":
+                _set(sheet, number, column, value)
+    workbook.properties.description = note or None
+    return _pack(workbook)
+
+
+def _set(sheet: Worksheet, row: int, column: int, value: Decimal | int | str) -> None:
+    cell = sheet.cell(row, column)
+    if isinstance(value, Decimal):
+        value = int(value) if value == value.to_integral_value() else float(value)
+    cell.value = value
+    if isinstance(value, str):
+        cell.data_type = "s"  # also of what openpyxl takes for a formula or an error
+        if value.startswith(_FORMULA):
+            cell.quotePrefix = True  # so that it stays a text when a person edits it
+
+
+def _pack(workbook: Workbook) -> bytes:
+    """Return a workbook as bytes in which no time stands, so that they are always the same."""
+    workbook.properties.created = workbook.properties.modified = _ANY_DAY
+    plain, packed = BytesIO(), BytesIO()
+    ExcelWriter(workbook, ZipFile(plain, "w")).save()
+    with ZipFile(plain) as source, ZipFile(packed, "w") as target:
+        for name in source.namelist():
+            target.writestr(ZipInfo(name), source.read(name), ZIP_DEFLATED)
+    return packed.getvalue()
+
+
+def _word(text: str, longest: int = _LONGEST_WORD) -> str:
+    return _UNSAFE.sub("_", text)[:longest]
