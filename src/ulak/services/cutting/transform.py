@@ -19,6 +19,8 @@ BACK_PANEL_TRIM: Final = Decimal(5)
 
 Record = TypeVar("Record", "Row", "Batch")
 
+_MOST_NAMED: Final = 200
+"""Ids in a line of the trail, which holds 256 KB."""
 _CENT: Final = Decimal("0.01")
 _CELLS: Final = (
     "material_code", "length_mm", "width_mm", "quantity", "grain", "description", *EDGES,
@@ -248,10 +250,10 @@ class _Batches:
             width, height = map(number_text, self._plate)
             raise HoldCode(
                 "E_PART_OVERSIZE",
-                f"a plate of {width} x {height} mm cannot hold {', '.join(lost[:20])}"
-                f"{' and others' if len(lost) > 20 else ''}; enlarge defaultPlateSize if the order "
-                "names no plate_size, then approve; or cancel, and order smaller parts",
-                {"part_ids": lost},
+                f"a plate of {width} x {height} mm cannot hold {len(lost)} parts, {lost[0]} for "
+                "one; enlarge defaultPlateSize if the order names no plate_size, then approve; or "
+                "cancel, and order smaller parts",
+                {"part_ids": lost[:_MOST_NAMED], "parts": len(lost)},
             )
         return batches
 
