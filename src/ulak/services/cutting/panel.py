@@ -3,18 +3,55 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from ulak.kit.clock import SECOND, Instant, micros, rfc3339, to_datetime
 
 if TYPE_CHECKING:
     from ulak import Engine
     from ulak.tables import Tables
 
+RESTS: Final = micros(timedelta(seconds=300))
+"""How long nothing is started after the third failure in a row."""
+LOOKS_AGAIN: Final = timedelta(seconds=60)
+"""How long other runs wait before they ask again how the probe has fared."""
+PROBE_LASTS: Final = micros(timedelta(minutes=30))
+"""Longer than a program and the wait for its plans take by default; then its place is free."""
+_LONGEST_MESSAGE: Final = 500
+
+_NAMES: Final = (
+    "failures", "opened_at", "probe", "probe_at", "runs", "failed_runs", "last_run_at",
+    "last_code", "last_message", "last_failed_at", "reset_at", "reset_by",
+)  # fmt: skip
+_READ: Final = f"SELECT {', '.join(_NAMES)} FROM {{schema}}.cutting_breaker"  # noqa: S608 - our own
+_PROBE: Final = """
+UPDATE {schema}.cutting_breaker SET probe = ?, probe_at = ?
+WHERE opened_at = ? AND (probe IS NULL OR probe_at <= ?) RETURNING id"""
+# A run that is told twice is counted once.
+_FAILED: Final = """
+UPDATE {schema}.cutting_breaker
+SET runs = runs + CASE WHEN last_key = ? THEN 0 ELSE 1 END, last_key = ?, last_run_at = ?,
+    failures = failures + 1, failed_runs = failed_runs + 1,
+    last_code = ?, last_message = ?, last_failed_at = ?,
+    opened_at = CASE WHEN failures >= 2 THEN ? ELSE opened_at END,
+    probe = CASE WHEN probe = ? THEN NULL ELSE probe END
+WHERE failures = 0 OR last_key <> ?"""
+_SUCCEEDED: Final = """
+UPDATE {schema}.cutting_breaker
+SET runs = runs + CASE WHEN last_key = ? THEN 0 ELSE 1 END, last_key = ?, last_run_at = ?,
+    failures = 0, opened_at = NULL, probe = NULL"""
+_LET_GO: Final = "UPDATE {schema}.cutting_breaker SET probe = NULL WHERE probe LIKE ?"
+_RESET: Final = """
+UPDATE {schema}.cutting_breaker
+SET failures = 0, opened_at = NULL, probe = NULL, reset_at = ?, reset_by = ?"""
+
 
 class Breaker:
     """The circuit breaker of the optimiser: one row, the same for every worker of the store.
 
-    Three failures in a row open it for 300 s; then one job is the probe. `run_key` names a run of
-    the optimiser, the same on every attempt of a round: `run.key("optimise")`.
+    Three failures in a row open it for 300 s; then one run is the probe. `run_key` names a run of
+    the optimiser, the same on every attempt of a round: `run.key("optimise")`. Every verb waits
+    for the store.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -25,25 +62,81 @@ class Breaker:
 
         The same run may ask any number of times.
         """
-        raise NotImplementedError
+        row, now = _read(self._tables), self._tables.now
+        if row["opened_at"] is None or row["probe"] == run_key:
+            return None
+        if rest := _rest(row, now):
+            return timedelta(seconds=rest / SECOND)
+        values = run_key, now, row["opened_at"], now - PROBE_LASTS
+        return None if self._write(_PROBE, *values) else LOOKS_AGAIN
 
     def failed(self, run_key: str, code: str, message: str) -> None:
-        """Count a failure of the optimiser; telling it twice counts once."""
-        raise NotImplementedError
+        """Count a failure of the optimiser; the third in a row opens the breaker, and each after
+        it makes the rest begin anew."""
+        now, short = self._tables.now, message[:_LONGEST_MESSAGE]
+        told = run_key, run_key, now, code, short, now, now, run_key, run_key
+        self._write(_FAILED, *told)
 
     def succeeded(self, run_key: str) -> None:
         """Count a success, which closes the breaker."""
-        raise NotImplementedError
+        self._write(_SUCCEEDED, run_key, run_key, self._tables.now)
 
     def let_go(self, job_id: str) -> None:
-        """Free the place of the probe, if this job has it: it has ended and told neither."""
-        raise NotImplementedError
+        """Free the place of the probe if this job has it: it has ended, and told neither."""
+        if (_read(self._tables)["probe"] or "").startswith(f"{job_id}/"):
+            self._write(_LET_GO, f"{job_id}/%")
 
     def reset(self, actor: str) -> None:
         """Close the breaker, as an administrator."""
-        raise NotImplementedError
+        self._write(_RESET, self._tables.now, actor)
+
+    def _write(self, statement: str, *values: Any) -> bool:
+        """Run one statement, and tell whether it returned a row."""
+        with self._tables.writing() as connection:
+            return bool(self._tables.execute(connection, statement, *values))
 
 
 def panel(engine: Engine, tables: Tables) -> dict[str, Any]:
     """Return the data of the worker panel (C-82), as JSON."""
-    raise NotImplementedError
+    row, now = _read(tables), tables.now
+    is_open, rest = row["opened_at"] is not None, _rest(row, now)
+    lines = [line for line in engine.inspect.backlog() if line.flow == "cutting"]
+    error = {"code": row["last_code"], "message": row["last_message"]}
+    return {
+        "queue_length": sum(line.due + line.delayed + line.parked for line in lines),
+        "running": sum(line.leased for line in lines),
+        "optimising": sum(
+            count.jobs
+            for count in engine.inspect.counts()
+            if (count.flow, count.state) == ("cutting", "OPTI_RUNNING")
+        ),
+        "last_run_at": _at(row["last_run_at"]),
+        "last_error": error | {"at": _at(row["last_failed_at"])} if row["last_code"] else None,
+        "runs": row["runs"],
+        "succeeded_runs": row["runs"] - row["failed_runs"],
+        "failed_runs": row["failed_runs"],
+        "breaker": {
+            "state": ("open" if rest else "half-open") if is_open else "closed",
+            "failures": row["failures"],
+            "opened_at": _at(row["opened_at"]),
+            "probe_from": _at(now + rest) if is_open else None,
+            "probe": (row["probe"] or "").partition("/")[0] or None,
+            "reset_at": _at(row["reset_at"]),
+            "reset_by": row["reset_by"],
+        },
+    }
+
+
+def _read(tables: Tables) -> dict[str, Any]:
+    return dict(zip(_NAMES, tables.read(_READ)[0], strict=True))
+
+
+def _rest(row: dict[str, Any], now: Instant) -> int:
+    """Return for how many microseconds nothing starts, not even a probe."""
+    rest: int = 0 if row["opened_at"] is None else row["opened_at"] + RESTS - now
+    # Longer is nobody's rest: then the clock was set back.
+    return rest if 0 < rest <= RESTS else 0
+
+
+def _at(instant: Instant | None) -> str | None:
+    return None if instant is None else rfc3339(to_datetime(instant), "milliseconds")
