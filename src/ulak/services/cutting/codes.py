@@ -6,41 +6,34 @@ every code of an answer is; the envelope writes it upper-case.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from ulak.errors import ServiceError
 
-HOLD_ERROR_CODES: Final = frozenset(
-    {
-        "E_TEMPLATE_INVALID", "E_CRM_NO_MATCH", "E_PLATE_SIZE_MISSING",
-        "E_OPERATOR_TRIGGER_REQUIRED", "E_BACKING_THICKNESS_UNKNOWN", "E_TRIM_RULE_MISSING",
-        "E_PART_OVERSIZE", "E_NO_PARTS", "E_OSI_STATE_UNKNOWN", "E_EDGE_MAPPING_UNKNOWN",
-        "E_INVALID_GRAIN",
-    }
-)  # fmt: skip
+HOLD_ERROR_CODES: Final = frozenset({
+    "E_TEMPLATE_INVALID", "E_CRM_NO_MATCH", "E_PLATE_SIZE_MISSING",
+    "E_OPERATOR_TRIGGER_REQUIRED", "E_BACKING_THICKNESS_UNKNOWN", "E_TRIM_RULE_MISSING",
+    "E_PART_OVERSIZE", "E_NO_PARTS", "E_OSI_STATE_UNKNOWN", "E_EDGE_MAPPING_UNKNOWN",
+    "E_INVALID_GRAIN",
+})  # fmt: skip
 """A job waits for its approval."""
-PERMANENT_ERROR_CODES: Final = frozenset(
-    {
-        "E_TEMPLATE_INVALID", "E_CRM_NO_MATCH", "E_PLATE_SIZE_MISSING", "E_XML_INVALID",
-        "E_PLAN_INVALID", "E_CANCELLED",
-    }
-)  # fmt: skip
+PERMANENT_ERROR_CODES: Final = frozenset({
+    "E_TEMPLATE_INVALID", "E_CRM_NO_MATCH", "E_PLATE_SIZE_MISSING", "E_XML_INVALID",
+    "E_PLAN_INVALID", "E_CANCELLED",
+})  # fmt: skip
 """No retry: of the first three, the approval is the only way on."""
-TRANSIENT_ERROR_CODES: Final = frozenset(
-    {
-        "E_OPTI_XML_TIMEOUT", "E_OSI_ACK_TIMEOUT", "E_OSI_ACK_FAILED", "E_OPTI_RUNNER_FAILED",
-        "E_OPTI_MODE_A_RUNNER_MISSING", "E_OPTI_MODE_B_MACRO_MISSING", "E_UNKNOWN",
-    }
-)  # fmt: skip
+TRANSIENT_ERROR_CODES: Final = frozenset({
+    "E_OPTI_XML_TIMEOUT", "E_OSI_ACK_TIMEOUT", "E_OSI_ACK_FAILED", "E_OPTI_RUNNER_FAILED",
+    "E_OPTI_MODE_A_RUNNER_MISSING", "E_OPTI_MODE_B_MACRO_MISSING", "E_UNKNOWN",
+})  # fmt: skip
 """An operator may retry."""
 
 
 class CuttingError(Exception):
-    """A job fails with a code of the tables above.
+    """A job fails with a code of the tables above; `ValueError` for another code.
 
     `CuttingError("E_XML_INVALID", ...)` makes a `PermanentError`, as `OSError` makes the class that
-    belongs to its number. Raises `ValueError`: the code is in neither table of failures.
+    belongs to its number.
     """
 
     def __new__(cls, code: str, message: str) -> CuttingError:
@@ -49,12 +42,8 @@ class CuttingError(Exception):
         return super().__new__(PermanentError if code in PERMANENT_ERROR_CODES else CuttingError)
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(code, message)
-        self.code = code
-        self.message = message
-
-    def __str__(self) -> str:
-        return self.message
+        super().__init__(message)
+        self.code, self.message = code, message
 
 
 class PermanentError(CuttingError):
@@ -62,20 +51,14 @@ class PermanentError(CuttingError):
 
 
 class HoldCode(Exception):
-    """A job must wait for a person; the stage returns `Hold(code, message)`.
+    """A job must wait for a person; the stage returns `Hold(code, message)`. Raises `ValueError`:
+    the code is not in the table of holds."""
 
-    Raises `ValueError`: the code is not in the table of holds."""
-
-    def __init__(self, code: str, message: str, details: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, code: str, message: str, details: dict[str, Any] | None = None) -> None:
         if code not in HOLD_ERROR_CODES:
             raise ValueError(f"{code!r} is no code of a hold")
-        super().__init__(code, message)
-        self.code = code
-        self.message = message
-        self.details = dict(details or {})
-
-    def __str__(self) -> str:
-        return self.message
+        super().__init__(message)
+        self.code, self.message, self.details = code, message, details or {}
 
 
 class InvalidInput(ServiceError):
@@ -85,7 +68,7 @@ class InvalidInput(ServiceError):
 
 
 class PhoneRequired(ServiceError):
-    code, status = "e_phone_required", 400
+    code = "e_phone_required"
 
 
 class JobNotFound(ServiceError):
@@ -93,31 +76,29 @@ class JobNotFound(ServiceError):
 
 
 class JobNotInHold(ServiceError):
-    code, status = "e_job_not_in_hold", 400
+    code = "e_job_not_in_hold"
 
 
 class JobNotFailed(ServiceError):
-    code, status = "e_job_not_failed", 400
+    code = "e_job_not_failed"
 
 
 class RetryLimitReached(ServiceError):
-    code, status = "e_retry_limit_reached", 400
+    code = "e_retry_limit_reached"
 
 
 class JobFinished(ServiceError):
     """There is nothing to cancel."""
 
-    code, status = "e_job_finished", 400
+    code = "e_job_finished"
 
 
 class XmlNotReady(ServiceError):
-    code, status = "e_xml_not_ready", 400
+    code = "e_xml_not_ready"
 
 
 class FailedForGood(ServiceError):
     """A retry is refused; the code is that of the failure, which is permanent."""
-
-    status = 400
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -33,6 +33,7 @@ Mode = Literal["A", "B", "C", "E"]
 
 # What XML 1.0 has no place for, which workbooks are made of; PostgreSQL has none for NUL.
 _UNWRITABLE: Final = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
+_CANONICAL: Final = re.compile(r"[1-9]\d*(\.\d*[1-9])?|0\.\d*[1-9]", re.ASCII)
 
 
 def exact(value: float) -> Decimal:
@@ -96,12 +97,8 @@ class _Section(BaseModel):
 
 
 def _thickness(text: str) -> str:
-    try:
-        good = number_text(Decimal(text)) == text and Decimal(text) > 0
-    except ArithmeticError:
-        good = False
-    if not good:
-        raise ValueError(f"{text[:20]!r} is no thickness; write it as 18 or 3.2")
+    if not _CANONICAL.fullmatch(text):
+        raise ValueError("write a thickness as 18 or 3.2")
     return text
 
 
@@ -110,11 +107,7 @@ _Positive = Annotated[_Number, Field(gt=0)]
 _Whole = Annotated[int, Field(strict=True, ge=0, le=100_000)]
 _Grain = Annotated[int, Field(strict=True, ge=0, le=3)]
 _Thickness = Annotated[str, AfterValidator(_thickness)]
-
-
-class MergePolicy(_Section):
-    default_disabled: StrictBool = True
-    requires_operator_approval: StrictBool = True
+_RATE_LIMITS: Final = {"readsPerMinute": 600, "writesPerMinute": 120}
 
 
 class PlateSize(_Section):
@@ -146,13 +139,6 @@ class Offcut(_Section):
     width_mm: _Positive = 100
 
 
-class RateLimits(_Section):
-    """Of one principal. Nobody counts by these yet."""
-
-    reads_per_minute: _Whole = 600
-    writes_per_minute: _Whole = 120
-
-
 class Prices(_Section):
     per_sheet: _Number = 500
     per_metre: _Number = 15
@@ -167,7 +153,7 @@ class Rules(_Section):
     backing_thicknesses: tuple[_Positive, ...]
     edge_mapping: dict[str, _Number | None]
     grain_mapping: dict[Literal["0", "1", "2", "3"], _Grain]
-    merge_policy: MergePolicy
+    merge_policy: dict[Literal["defaultDisabled", "requiresOperatorApproval"], StrictBool]
     retry_count_max: Annotated[_Whole, Field(le=100)]
     retry_backoff_minutes: Annotated[tuple[_Number, ...], Field(min_length=1, max_length=100)]
     timeouts: Timeouts
@@ -192,8 +178,14 @@ class Rules(_Section):
     keep_files_days: _Positive = 30
     stable_seconds: _Number = 2
     poll_seconds: Annotated[_Number, Field(ge=0.01, le=60)] = 1
-    rate_limits: RateLimits = RateLimits()
+    rate_limits: dict[Literal["readsPerMinute", "writesPerMinute"], _Whole] = _RATE_LIMITS
+    """Of one principal. Nothing counts by these yet."""
     prices: Prices = Prices()
+
+    @property
+    def version(self) -> str:
+        """The digest of all that the rules say."""
+        return sha256(canonical_json(self.document()).encode()).hexdigest()
 
 
 DEFAULT_RULES: Final[Mapping[str, Any]] = {
@@ -244,8 +236,6 @@ DEFAULT_PATHS: Final[Mapping[str, str]] = {
 }
 
 Model = TypeVar("Model", bound=_Section)
-_Stamp = tuple[int, int, int]
-
 
 _RULES: Final = "rules.json"
 _PATHS: Final = "paths.json"
@@ -257,7 +247,7 @@ class Config:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
-        self._read: dict[str, tuple[_Stamp, _Section]] = {}
+        self._read: dict[str, tuple[tuple[int, int, int], _Section]] = {}
 
     def start(self) -> None:
         """Make the files that are not there, with the folders and the template that they name.
@@ -270,11 +260,10 @@ class Config:
             del rules["optiModeDefault"]
             self._make(_RULES, rules)
             if not (self.folder / _PATHS).exists():
-                paths = {key: str(self.folder / name) for key, name in DEFAULT_PATHS.items()}
-                for key in (key for key in paths if key.endswith("Folder")):
-                    Path(paths[key]).mkdir(exist_ok=True)
-                make_template(Path(paths["xlsxTemplatePath"]))
-                self._make(_PATHS, paths)
+                for name in (name for key, name in DEFAULT_PATHS.items() if "Folder" in key):
+                    (self.folder / name).mkdir(exist_ok=True)
+                make_template(self.folder / DEFAULT_PATHS["xlsxTemplatePath"])
+                self._make(_PATHS, DEFAULT_PATHS)
             self.rules()
         except ConfigUnavailable as error:
             raise BadInput(str(error)) from None
@@ -290,8 +279,8 @@ class Config:
         return rules.model_copy(update={"opti_mode_default": "C"})
 
     def rules_hash(self) -> str:
-        """Return the version of the rules in force: the digest of all that they say."""
-        return sha256(canonical_json(self.rules().document()).encode()).hexdigest()
+        """Return the version of the rules in force; raises as `rules`."""
+        return self.rules().version
 
     def paths(self) -> Paths:
         """Return the paths in force, absolute; raises as `rules`."""
@@ -315,9 +304,8 @@ class Config:
             stamp = (at.st_ino, at.st_mtime_ns, at.st_size)
             known = self._read.get(name)
             if known is None or known[0] != stamp:
-                made = model.model_validate(
-                    read_json(path.read_bytes()), context={"folder": self.folder}
-                )
+                values = read_json(path.read_bytes())
+                made = model.model_validate(values, context={"folder": self.folder})
                 self._read[name] = known = (stamp, made)
         except ValidationError as error:
             raise ConfigUnavailable(f"{path}: {'; '.join(list_problems(error))}") from None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import astuple, dataclass
 from decimal import ROUND_HALF_UP, Decimal
-from typing import Any, Final, TypeVar
+from typing import Any, Final
+
+import msgspec
 
 from ulak.services.cutting.codes import HoldCode
 from ulak.services.cutting.customers import normalise_phone
@@ -17,17 +18,9 @@ from ulak.services.cutting.workbook import make_marks
 BACK_PANEL: Final = "ARKALIK"
 BACK_PANEL_TRIM: Final = Decimal(5)
 
-Record = TypeVar("Record", "Row", "Batch")
-
 _MOST_NAMED: Final = 200
 """Ids in a line of the trail, which holds 256 KB."""
 _CENT: Final = Decimal("0.01")
-_CELLS: Final = (
-    "material_code", "length_mm", "width_mm", "quantity", "grain", "description", *EDGES,
-    "iidesc", "desc1",
-)  # fmt: skip
-_COLUMNS: Final = ("n", "mark", "part_type", "color", "thickness", "material_code")
-"""Of a batch, those with a column of their own in its table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +48,7 @@ class Row:
     @property
     def cells(self) -> tuple[str | Decimal | int | None, ...]:
         """The twelve columns of the import file."""
-        return tuple(getattr(self, name) for name in _CELLS)
+        return astuple(self)[1:13]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,34 +78,23 @@ class Prepared:
 
     batches: tuple[Batch, ...]
     backing_edge_reset_count: int
-    phone_normalized: str
 
 
 def rows_json(batch: Batch) -> str:
-    """Return what the table keeps of a batch beside its key: numbers as decimal text."""
-    kept = asdict(batch)
-    for name in _COLUMNS:
-        del kept[name]
-    return json.dumps(kept, default=number_text, ensure_ascii=False, separators=(",", ":"))
+    """Return what the table keeps of a batch; numbers are decimal text in it."""
+    return msgspec.json.encode(batch).decode()
 
 
-def read_batch(
-    n: int, mark: str, part_type: str, color: str, thickness: str, material_code: str,
-    rows_json: str,
-) -> Batch:  # fmt: skip
-    """Return a batch from its columns."""
-    kept = json.loads(rows_json)
-    kept["rows"] = tuple(_with_decimals(Row, row) for row in kept["rows"])
-    key = (n, mark, part_type, color, thickness, material_code)
-    return _with_decimals(Batch, dict(zip(_COLUMNS, key, strict=True)) | kept)
+def read_batch(*columns: Any) -> Batch:
+    """Return a batch from what `rows_json` has made of it."""
+    return msgspec.json.decode(columns[-1], type=Batch)
 
 
 def import_note(batch: Batch) -> str:
     """Return, as JSON, what the columns of an import file have no place for."""
     plate = [float(batch.plate_width_mm), float(batch.plate_height_mm)]
     holes = {row.part_id: row.hole_code for row in batch.rows if row.hole_code}
-    note = {"customer": batch.customer, "plate_mm": plate, "hole_codes": holes}
-    return canonical_json(note)
+    return canonical_json({"customer": batch.customer, "plate_mm": plate, "hole_codes": holes})
 
 
 def to_mm(centimetres: float, rules: Rules) -> Decimal:
@@ -134,12 +116,8 @@ def cut_size(row: Row, rules: Rules) -> tuple[Decimal, Decimal]:
     if not rules.deduct_bands:
         return row.length_mm, row.width_mm
     extra = exact(rules.milling_allowance_mm)
-
-    def less(*bands: Decimal | None) -> Decimal:
-        return sum((band - extra for band in bands if band), Decimal())
-
-    along, across = less(row.edge_sx, row.edge_dx), less(row.edge_up, row.edge_lo)
-    return row.length_mm - along, row.width_mm - across
+    up, lo, sx, dx = (band - extra if (band := getattr(row, edge)) else 0 for edge in EDGES)
+    return row.length_mm - sx - dx, row.width_mm - up - lo
 
 
 def prepare(
@@ -174,7 +152,7 @@ def prepare(
     for part in payload["parts"]:
         if part["quantity"] > 0:
             made.add(part)
-    return Prepared(made.finish(), made.backing_edge_resets, phone)
+    return Prepared(made.finish(), made.backing_edge_resets)
 
 
 def propose_merges(batch: Batch) -> list[dict[str, Any]]:
@@ -248,11 +226,11 @@ class _Batches:
         ]
         if lost:
             width, height = map(number_text, self._plate)
+            named = ", ".join(lost[:10]) + (f" and {len(lost) - 10} more" if lost[10:] else "")
             raise HoldCode(
                 "E_PART_OVERSIZE",
-                f"a plate of {width} x {height} mm cannot hold {len(lost)} parts, {lost[0]} for "
-                "one; enlarge defaultPlateSize if the order names no plate_size, then approve; or "
-                "cancel, and order smaller parts",
+                f"a plate of {width} x {height} mm cannot hold {named}; enlarge defaultPlateSize "
+                "if the order names no plate_size, then approve; or cancel, and order again",
                 {"part_ids": lost[:_MOST_NAMED], "parts": len(lost)},
             )
         return batches
@@ -300,13 +278,3 @@ class _Batches:
 def _hold(code: str, part: Mapping[str, Any], why: str) -> HoldCode:
     text = f"part {part['id']}: {why}; add it to the rules, then approve"
     return HoldCode(code, text, {"part_ids": [part["id"]]})
-
-
-def _with_decimals(kind: type[Record], values: Mapping[str, Any]) -> Record:
-    """Return a record of texts, those that are numbers in it as such."""
-    decimals = {field.name for field in fields(kind) if "Decimal" in str(field.type)}
-    made = {
-        name: Decimal(value) if name in decimals and value is not None else value
-        for name, value in values.items()
-    }
-    return kind(**made)
