@@ -66,6 +66,7 @@ def attach(engine: Engine, platform: Settings) -> Cutting:
     from ulak.services.cutting.flow import Stages
     from ulak.services.cutting.jobs import Jobs
     from ulak.services.cutting.panel import Breaker
+    from ulak.services.cutting.records import Records
     from ulak.services.cutting.rules import Config
 
     tables = Tables(engine, SCHEMA)
@@ -73,8 +74,9 @@ def attach(engine: Engine, platform: Settings) -> Cutting:
     config.start()
     customers, breaker = Customers(tables), Breaker(tables)
     deliveries = Deliveries(engine, tables)
-    stages = Stages(engine, config, tables, customers, deliveries, breaker)
-    jobs = Jobs(engine, stages.declare(), tables, config)
+    records = Records(tables)
+    stages = Stages(engine, config, records, customers, deliveries, breaker)
+    jobs = Jobs(engine, stages.declare(), tables, config, records)
     return Cutting(engine, config, tables, customers, deliveries, breaker, jobs)
 
 
@@ -99,8 +101,10 @@ def _make_address(engine: Engine, cutting: Cutting) -> Address:
 def _start(engine: Engine, cutting: Cutting, address: str | None) -> Mapping[str, str]:
     """Make the tables, with the views for people who look with SQL; bring the slots of the
     optimiser to what the rules say."""
+    from ulak.services.cutting.chores import set_slots
+
     cutting.tables.ensure()
-    cutting.jobs.set_slots()
+    set_slots(engine, cutting.config.rules())
     return {} if address is None else {"orders": f"{address}/cutting/"}
 
 

@@ -7,11 +7,14 @@ CREATE TABLE ulak.cutting_customers (
 
 -- What PREPARED found, once and for all. Plans count that are no older than `attempt_at_ns`, by the
 -- clock of the file system: when the import files were written, of the round of that attempt.
+-- `cleared` is 1 once the files of the job were removed.
 CREATE TABLE ulak.cutting_orders (
     job_id text NOT NULL PRIMARY KEY, rules_hash text NOT NULL, settings_json text NOT NULL,
     backing_edge_reset_count integer NOT NULL, prepared_at bigint NOT NULL,
-    attempt_round integer NOT NULL DEFAULT 0, attempt_at_ns bigint NOT NULL DEFAULT 0
+    attempt_round integer NOT NULL DEFAULT 0, attempt_at_ns bigint NOT NULL DEFAULT 0,
+    cleared integer NOT NULL DEFAULT 0
 );
+CREATE INDEX cutting_orders_with_files ON ulak.cutting_orders (prepared_at) WHERE cleared = 0;
 
 CREATE TABLE ulak.cutting_batches (
     job_id text NOT NULL, n integer NOT NULL, mark text NOT NULL,
