@@ -35,7 +35,7 @@ def read_order_sheet(
     try:
         rows = read_rows(data, _COLUMNS)
     except Unreadable as error:
-        raise InvalidInput(f"body: {error}; send a workbook saved as .xlsx") from error
+        raise InvalidInput(f"body: {error}") from error
     start = next((n for n, row in rows if all(_number(cell) is not None for cell in row[1:4])), 0)
     if not start:
         raise InvalidInput("body: no row has numbers in B, C and D (length, width, quantity)")

@@ -168,7 +168,7 @@ def _open(data: bytes, *, streaming: bool = False) -> Workbook:
     except Unreadable:
         raise
     except Exception as error:  # openpyxl's faults are of any class
-        raise Unreadable(f"it is no workbook ({type(error).__name__}: {error})") from error
+        raise Unreadable(f"it is no .xlsx workbook ({type(error).__name__}: {error})") from error
 
 
 def _must_be_bounded(members: Sequence[ZipInfo]) -> None:
