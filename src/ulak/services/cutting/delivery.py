@@ -9,62 +9,52 @@ has it or we do. What cannot be told is held for a person, and nothing is sent a
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final
 
 from ulak import Engine, Run, Stopped
-from ulak.errors import StoreError
 from ulak.kit import FaultPoint
 from ulak.kit.clock import Instant, to_instant
-from ulak.kit.files import TEMPORARY, open_file, sweep, sync_folder, write_atomically
-from ulak.kit.threads import Aside
+from ulak.kit.files import TEMPORARY, open_file, sync_folder, write_atomically
+from ulak.kit.threads import Aside, poll
 from ulak.services.cutting.codes import CuttingError, HoldCode
 from ulak.tables import Tables
 
-__all__ = ["Deliveries", "Delivery", "PlanFile"]
+__all__ = ["ASIDE", "Deliveries", "Delivery", "PlanFile"]
 
 INBOX, PROCESSED, FAILED = FOLDERS = ("inbox", "processed", "failed")
 INTENT, ACKED, WITHDRAWN, UNKNOWN = "intent", "acked", "withdrawn", "unknown"
 NOTES: Final = {
     INTENT: "cutting.delivery-intent", ACKED: "cutting.ack", WITHDRAWN: "cutting.withdrawn"
 }  # fmt: skip
-KINDS: Final = frozenset(NOTES.values())
 ASIDE: Final = ".withdrawn"
 """How a file ends that was taken back; the saw takes `.xml` alone."""
-STEPS: Final = ("write", "intent", "place", "take", "end")
 POINTS: Final = {
-    (step, side): FaultPoint(f"cutting.delivery.{step}.{side}")
-    for step in STEPS
-    for side in ("before", "after")
+    step: tuple(FaultPoint(f"cutting.delivery.{step}.{side}") for side in ("before", "after"))
+    for step in ("write", "intent", "place", "take", "end")
 }
 THREADS: Final = 16  # a guess; where the share hangs, all of them may
-HANGS_S: Final = 5.0
-FIRST_PAUSE_S: Final = 0.02
-"""A saw that answers at once is seen at once; the pauses grow up to the seconds of a poll."""
 
 _COLUMNS: Final = "batch_n, n, round, file_name, temporary, sha256, state, intent_at, ended_at"
 _FIND: Final = (
-    f"SELECT {_COLUMNS} FROM {{schema}}.cutting_deliveries WHERE job_id = ? ORDER BY batch_n, n"
+    f"SELECT {_COLUMNS} FROM {{schema}}.cutting_deliveries "  # noqa: S608 - names of ours
+    "WHERE job_id = ? ORDER BY batch_n, n"
 )
 _INSERT: Final = (
-    f"INSERT INTO {{schema}}.cutting_deliveries (job_id, {_COLUMNS}) "
+    f"INSERT INTO {{schema}}.cutting_deliveries (job_id, {_COLUMNS}) "  # noqa: S608 - as above
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING n"
 )
 _END: Final = (
     "UPDATE {schema}.cutting_deliveries SET state = ?, ended_at = ? "
     "WHERE job_id = ? AND batch_n = ? AND n = ? AND state = ? RETURNING n"
-)
-_OPEN: Final = (
-    "SELECT file_name, temporary FROM {schema}.cutting_deliveries "
-    "WHERE state IN ('intent', 'unknown')"
 )
 _BATCHES: Final = "SELECT n FROM {schema}.cutting_batches WHERE job_id = ? ORDER BY n"
 
@@ -80,11 +70,10 @@ class PlanFile:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One file that was meant for the saw, as its row says."""
+    """One file that was meant for the saw, the nth of its batch, as its row says."""
 
     batch: int
     n: int
-    """Rises with each delivery of this batch, from 1."""
     round: int
     file_name: str
     temporary: str
@@ -105,7 +94,7 @@ class _Attempt:
     plans: Sequence[PlanFile]
     folder: Path
     approved_at: Instant
-    """When a person has last let the job go on although its deliveries could not be told."""
+    """When a person has last let such a job go on although nobody knew what was cut."""
     followed: dict[int, Delivery] = field(default_factory=dict)
     rows: dict[tuple[int, int], Delivery] = field(default_factory=dict)
     noted: set[tuple[str, str]] = field(default_factory=set)
@@ -123,9 +112,10 @@ class Deliveries:
         self._tables = tables
         self._threads = Aside("cutting-share", THREADS, at_once=False)
 
-    def find(self, job_id: str) -> list[Delivery]:
-        """Return the deliveries of a job, by batch and in their order."""
-        return [row for row in self._read(job_id) if row.temporary]
+    def find(self, job_id: str, batch: int | None = None) -> list[Delivery]:
+        """Return the rows of a job, or of a batch of it, in their order."""
+        rows = (Delivery(*row) for row in self._tables.read(_FIND, job_id))
+        return [row for row in rows if batch in (None, row.batch)]
 
     async def deliver(
         self, run: Run[Any], plans: Sequence[PlanFile], folder: Path, *,
@@ -138,8 +128,8 @@ class Deliveries:
         until the deadline, which is by the store's clock. Writes the notes of the trail itself.
 
         Raises:
-            CuttingError: E_OSI_ACK_FAILED, E_OSI_ACK_TIMEOUT; E_UNKNOWN: a plan file is gone or
-                has changed since it was checked.
+            CuttingError: E_OSI_ACK_FAILED, E_OSI_ACK_TIMEOUT; E_UNKNOWN: a plan has changed since
+                it was checked.
             HoldCode: E_OSI_STATE_UNKNOWN.
             Stopped: the run must end; nothing is lost by it.
         """
@@ -147,14 +137,20 @@ class Deliveries:
         approved_at = -1 if approval is None else to_instant(approval.at)
         attempt = _Attempt(run.job_id, run.round, plans, folder, approved_at)
         try:
-            await self._follow(run, attempt, deadline, poll_s)
+            return await poll(
+                self._threads, partial(self._advance, attempt), longest_pause_s=poll_s,
+                checkpoint=run.checkpoint, is_over=lambda: run.now >= deadline,
+            )  # fmt: skip
+        except TimeoutError as error:
+            names = ", ".join(plan.path.name for plan in plans)
+            why = f"the saw has not answered all of {names} in time; {folder}: {error}"
+            raise CuttingError("E_OSI_ACK_TIMEOUT", why.removesuffix(f"; {folder}: ")) from error
         finally:
             for row in sorted(attempt.rows.values(), key=lambda row: (row.intent_at, row.batch)):
                 for state in dict.fromkeys((INTENT, row.state)):
                     kind = NOTES.get(state)
                     if kind and row.temporary and (kind, row.file_name) not in attempt.noted:
                         run.note(kind, batch=row.batch, file_name=row.file_name, sha256=row.sha256)
-        return [attempt.followed[plan.batch] for plan in plans]
 
     def withdraw(self, job_id: str, folder: Path) -> list[Delivery]:
         """Take what was not yet cut of an ended job out of the inbox, and keep runners that lag
@@ -164,87 +160,52 @@ class Deliveries:
         for (batch,) in self._tables.read(_BATCHES, job_id):
             is_closed = False
             while not is_closed:
-                rows = self._read(job_id, batch)
+                rows = self.find(job_id, batch)
                 name = f"{job_id}/{batch}/{len(rows) + 1}"
                 row = Delivery(batch, len(rows) + 1, round, name, "", "", WITHDRAWN, now, now)
                 is_closed = bool(rows and not rows[-1].temporary) or self._insert(job_id, row)
         for row in self.find(job_id):
             if row.state in (INTENT, UNKNOWN):
                 self._settle(job_id, folder, row)
-        return self.find(job_id)
-
-    def sweep(self, folder: Path, older_than: timedelta) -> int:
-        """Remove what dead runners have left in the inbox; return how many files that were."""
-        names = [name for row in self._tables.read(_OPEN) for name in row]
-        keep = {*names, *(name + ASIDE for name in names)}
-        return sum(
-            sweep(folder / INBOX, suffix, older_than=older_than, keep=keep)
-            for suffix in (TEMPORARY, ASIDE)
-        )
+        return [row for row in self.find(job_id) if row.temporary]
 
     # --- one run ---------------------------------------------------------------------
 
-    async def _follow(
-        self, run: Run[Any], attempt: _Attempt, deadline: datetime, poll_s: float
-    ) -> None:
-        looking: asyncio.Future[bool] | None = None
-        pause = FIRST_PAUSE_S
-        while True:
-            run.checkpoint()
-            looking = looking or self._threads.run(self._advance, attempt)
-            await asyncio.wait({looking}, timeout=HANGS_S)
-            trouble = "it does not answer"
-            if looking.done():
-                done, looking, trouble = looking, None, ""
-                try:
-                    if done.result():
-                        return
-                except (OSError, StoreError) as error:
-                    trouble = str(error)
-            # Not before it was looked at: the saw may have answered while no runner was there.
-            if run.now >= deadline:
-                raise CuttingError("E_OSI_ACK_TIMEOUT", _describe_wait(attempt, trouble))
-            if looking is None:
-                await asyncio.sleep(pause)
-                pause = min(poll_s, pause * 1.5)
-
-    def _advance(self, attempt: _Attempt) -> bool:
-        """Bring every delivery as far as it goes now; tell whether all are acknowledged."""
+    def _advance(self, attempt: _Attempt) -> list[Delivery] | None:
+        """Bring every delivery as far as it goes now; return them when all are acknowledged."""
         for plan in attempt.plans:
             row = attempt.followed.get(plan.batch) or self._begin(attempt, plan)
             if row.state == INTENT:
                 row = self._look(attempt, row)
             attempt.followed[plan.batch] = attempt.keep(row)
-        rows = attempt.followed.values()
+        rows = [*attempt.followed.values()]
         if names := [row.file_name for row in rows if row.state == UNKNOWN]:
-            why = "it cannot be told whether the saw has cut {}; look, and approve to send it again"
-            raise HoldCode(
-                "E_OSI_STATE_UNKNOWN", why.format(", ".join(names)), {"files": names}
-            )  # fmt: skip
+            why = f"nobody knows whether {', '.join(names)} was cut; approve to send it again"
+            raise HoldCode("E_OSI_STATE_UNKNOWN", why, {"files": names})
         if names := [row.file_name for row in rows if row.state == FAILED]:
             raise CuttingError("E_OSI_ACK_FAILED", f"the saw has refused {', '.join(names)}")
-        return all(row.state == ACKED for row in rows)
+        return rows if all(row.state == ACKED for row in rows) else None
 
     def _begin(self, attempt: _Attempt, plan: PlanFile) -> Delivery:
         """Return the delivery to follow: that of this round, or a new one, once it is certain that
         none of those before was cut or will be."""
-        rows = [attempt.keep(row) for row in self._read(attempt.job_id, plan.batch)]
+        rows = [attempt.keep(row) for row in self.find(attempt.job_id, plan.batch)]
         if rows and not attempt.noted:
             attempt.noted = self._read_notes(attempt.job_id)
-        if cut := [row for row in rows if row.state == ACKED]:
-            return cut[0]
         if rows and (last := rows[-1]).round >= attempt.round:
             if last.round > attempt.round or not last.temporary:
                 raise Stopped  # this run has lost its job, and another has gone on with it
             if last.state in (INTENT, FAILED):
                 return last
-        for row in rows:
-            if row.state != WITHDRAWN:
-                row = attempt.keep(self._settle(attempt.job_id, attempt.folder, row))
+        for n, row in enumerate(rows):
+            if row.state in (INTENT, FAILED, UNKNOWN):
+                row = self._settle(attempt.job_id, attempt.folder, row)
             if row.state == UNKNOWN and attempt.approved_at > (row.ended_at or 0):
-                row = attempt.keep(self._end(attempt.job_id, row, WITHDRAWN))
-            if row.state in (ACKED, UNKNOWN):
-                return row
+                row = self._end(attempt.job_id, row, WITHDRAWN)
+            rows[n] = attempt.keep(row)
+        for state in (ACKED, UNKNOWN):
+            if found := [row for row in rows if row.state == state]:
+                return found[0]
         return self._intend(attempt, plan, len(rows) + 1)
 
     def _intend(self, attempt: _Attempt, plan: PlanFile, n: int) -> Delivery:
@@ -267,7 +228,7 @@ class Deliveries:
             if self._insert(attempt.job_id, row):
                 return attempt.keep(row)
         (inbox / temporary).unlink(missing_ok=True)
-        if len(self._read(attempt.job_id, plan.batch)) < n:
+        if len(self.find(attempt.job_id, plan.batch)) < n:
             raise CuttingError("E_UNKNOWN", f"another delivery has the name {name}")
         return self._begin(attempt, plan)  # another runner was quicker
 
@@ -315,27 +276,25 @@ class Deliveries:
             is_ours = self._tables.execute(connection, _END, *values)
         if is_ours:
             return replace(row, state=state, ended_at=now)
-        return self._read(job_id, row.batch)[row.n - 1]
+        return self.find(job_id, row.batch)[row.n - 1]
 
     def _insert(self, job_id: str, row: Delivery) -> bool:
         values = (getattr(row, column.name) for column in fields(row))
         with self._tables.writing() as connection:
             return bool(self._tables.execute(connection, _INSERT, job_id, *values))
 
-    def _read(self, job_id: str, batch: int | None = None) -> list[Delivery]:
-        rows = (Delivery(*row) for row in self._tables.read(_FIND, job_id))
-        return [row for row in rows if batch in (None, row.batch)]
-
     def _read_notes(self, job_id: str) -> set[tuple[str, str]]:
         lines = self._engine.inspect.trail(job_id)
-        return {(line.kind, line.details["file_name"]) for line in lines if line.kind in KINDS}
+        own = [line for line in lines if line.kind in NOTES.values()]
+        return {(line.kind, line.details["file_name"]) for line in own}
 
 
 @contextmanager
 def _step(name: str) -> Iterator[None]:
-    POINTS[name, "before"]()
+    before, after = POINTS[name]
+    before()
     yield
-    POINTS[name, "after"]()
+    after()
 
 
 def _take(inbox: Path, name: str) -> bool:
@@ -366,20 +325,8 @@ def _is_there(path: Path) -> bool:
 
 
 def _read_plan(plan: PlanFile) -> bytes:
-    try:
-        with open_file(plan.path) as file:
-            content = file.read()
-    except FileNotFoundError as error:
-        if not _is_there(plan.path.parent):
-            raise
-        raise CuttingError("E_UNKNOWN", f"the plan {plan.path} is gone; retry") from error
+    with open_file(plan.path) as file:
+        content = file.read()
     if sha256(content).hexdigest() != plan.sha256:
         raise CuttingError("E_UNKNOWN", f"the plan {plan.path} has changed since it was checked")
     return content
-
-
-def _describe_wait(attempt: _Attempt, trouble: str) -> str:
-    acked = {row.batch for row in attempt.rows.values() if row.state == ACKED}
-    names = [plan.path.name for plan in attempt.plans if plan.batch not in acked]
-    said = f"the saw has not answered the plans {', '.join(names)} in time"
-    return f"{said}; {attempt.folder}: {trouble}" if trouble else said

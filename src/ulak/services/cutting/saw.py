@@ -43,16 +43,14 @@ class Manner:
 
 
 class Saw:
-    """Takes files of a drop folder. The ledger has a line of JSON for each file that it took: `what`
-    (`cut`, `refused`, or `broken` for no whole XML), `name` and `sha256`; by default it is
-    `saw.jsonl` in the drop folder."""
+    """Takes files of a drop folder. `saw.jsonl` there gets a line for each that it took: `what`
+    (`cut`, `refused`, or `broken` for no whole XML), `name` and `sha256`."""
 
     def __init__(
-        self, folder: Path, manner: Manner, *, ledger: Path | None = None,
+        self, folder: Path, manner: Manner,
         tell: Callable[[str, str], object] = lambda what, name: None,
     ) -> None:  # fmt: skip
         self.folder, self.manner, self._tell = folder, manner, tell
-        self.ledger = ledger or folder / LEDGER
         self._due: dict[str, float] = {}
         self._again: dict[str, float] = {}
         self._copied: set[str] = set()
@@ -75,7 +73,8 @@ class Saw:
         for name in sorted(os.listdir(self.folder / INBOX)):
             if not name.lower().endswith(".xml") or name in self._copied:
                 continue
-            if now >= self._due.setdefault(name, now + self._draw(name, "late") * self.manner.late_s):
+            late_s = self._draw(name, "late") * self.manner.late_s
+            if now >= self._due.setdefault(name, now + late_s):
                 self._take(name)
         for name in [name for name, due in self._again.items() if now >= due]:
             del self._again[name]
@@ -105,10 +104,8 @@ class Saw:
 
     def _write(self, what: str, name: str, content: bytes) -> None:
         line = {"what": what, "name": name, "sha256": sha256(content).hexdigest()}
-        with self.ledger.open("a", encoding="utf-8") as ledger:
+        with (self.folder / LEDGER).open("a", encoding="utf-8") as ledger:
             ledger.write(json.dumps(line) + "\n")
-            ledger.flush()
-            os.fsync(ledger.fileno())
         self._tell(what, name)
 
     def _path(self, place: str, name: str) -> Path:
