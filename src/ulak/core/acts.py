@@ -222,7 +222,8 @@ def _retry(draft: Draft, asked: Retry) -> Change:
     # The delay is for stages: a gate or a wait that it comes back to keeps its own time.
     draft.arrive(place, after_us=after_us if place.stage is not None else 0)
     draft.row = draft.row._replace(round=job.round + 1, started="")
-    details = json.dumps({"after_s": after_us / SECOND}) if draft.row.not_before > draft.now else None
+    is_delayed = draft.row.not_before > draft.now
+    details = json.dumps({"after_s": after_us / SECOND}) if is_delayed else None
     draft.note(kinds.RETRIED, from_state=job.state, message=asked.note, details=details)
     _remember(draft, RETRIED_ACT, job.code)
     # What its end gave back must be had again, or another job of the same key would run beside it.

@@ -44,9 +44,7 @@ class DeliveryView:
 
     def make_script(self, dialect: str) -> str:
         """Return the statements that make it on `sqlite` or `postgresql`, if it is not there."""
-        return schemas.make_script(
-            dialect, view=self.name, handler=self.handler, topic=self.topic
-        )
+        return schemas.make_script(dialect, view=self.name, handler=self.handler, topic=self.topic)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,8 @@ from ulak.services.cutting.codes import (
     ConfigUnavailable,
     CuttingError,
 )
-from ulak.services.cutting.delivery import Deliveries
+from ulak.services.cutting.delivery import ASIDE, INBOX, Deliveries
+from ulak.services.cutting.order import payload_hash
 from ulak.services.cutting.panel import Breaker
 from ulak.services.cutting.plans import collect_plans, read_plan
 from ulak.services.cutting.records import Records
@@ -96,34 +97,41 @@ class Chores:
         """Give the engine the chores; return the flow of what follows an end."""
         once_more = Backoff(1_000_000, longest=EVERY)
         aftermath = Flow.steps(AFTERMATH, ("due", self.clean_up), queue=QUEUE, retry=once_more)
-        one_at_a_time = Dedup(lambda _: UPKEEP)
-        upkeep = Flow.steps(UPKEEP, ("due", self.keep_up), queue=QUEUE, retry=0, dedup=one_at_a_time)
+        upkeep = Flow.steps(
+            UPKEEP, ("due", self.keep_up), queue=QUEUE, retry=0, dedup=Dedup(lambda _: UPKEEP)
+        )
         self.engine.add(aftermath)
         self.engine.add(upkeep)
         self.engine.schedules.add(UPKEEP, upkeep, {}, every=EVERY)
         return aftermath
 
     def clean_up(self, run: Run[Any]) -> None:
-        """Withdraw the files of a job that was cancelled, or try one again that failed, if the
-        rules say so."""
+        """Withdraw the files of a job that was cancelled; try one again that failed, if the rules
+        say so. What waits in the inbox is withdrawn when the same order may come again."""
         job_id, code = run.payload["job_id"], run.payload["code"]
         self.breaker.let_go(job_id)
         with suppress(JobNotFound):
             if code in ("cancelled", "expired"):
-                self._withdraw(run, job_id)
+                self._remove_imports(job_id)
             elif self.config.rules().auto_retry and _shown(code) in TRANSIENT_ERROR_CODES:
                 with suppress(TransitionNotAllowed, KeyTaken):
                     self.engine.retry(job_id, actor="auto-retry")
+            key = payload_hash(self.engine.inspect.payload(job_id))
+            holder = self.engine.find(FLOW, key, tenant=run.tenant)
+            if holder is None or holder.id != job_id:
+                self._withdraw(run, job_id)
+
+    def _remove_imports(self, job_id: str) -> None:
+        folder = self.config.paths().import_folder
+        for each in self.records.read_batches(job_id):
+            (folder / each.import_file).unlink(missing_ok=True)
 
     def _withdraw(self, run: Run[Any], job_id: str) -> None:
-        paths = self.config.paths()
-        for each in self.records.read_batches(job_id):
-            (paths.import_folder / each.import_file).unlink(missing_ok=True)
-        taken = self.deliveries.withdraw(job_id, paths.drop_folder)
+        taken = self.deliveries.withdraw(job_id, self.config.paths().drop_folder)
 
         def note(_: str) -> None:
             for row in taken:
-                if row.state == "withdrawn":
+                if row.state == "withdrawn" and row.temporary:
                     facts = {"batch": row.batch, "file_name": row.file_name, "sha256": row.sha256}
                     self.engine.note(job_id, "cutting.withdrawn", actor=AFTERMATH, **facts)
 
@@ -147,11 +155,11 @@ class Chores:
 
     def _sweep(self, run: Run[Any], rules: Rules) -> None:
         paths = self.config.paths()
-        for folder in (paths.import_folder, paths.export_folder, paths.temp_folder):
+        inbox = paths.drop_folder / INBOX
+        for folder in (paths.import_folder, paths.export_folder, paths.temp_folder, inbox):
             with _logged(folder):
                 sweep(folder, TEMPORARY, older_than=LEFT_BEHIND)
-        with _logged(paths.drop_folder):
-            self.deliveries.sweep(paths.drop_folder, LEFT_BEHIND)
+                sweep(folder, ASIDE, older_than=LEFT_BEHIND)
         ended_before = run.now - timedelta(days=rules.keep_files_days)
         for job_id in self.records.list_old(to_instant(ended_before)):
             run.checkpoint()
@@ -173,8 +181,9 @@ class Chores:
         self.records.set_cleared(job_id)
 
     async def _continue_held(self, rules: Rules) -> None:
-        held = JobFilter(flow=FLOW, role="held", code=TRIGGER)
-        await asyncio.gather(*(self._continue(job, rules) for job in self.engine.jobs(held)))
+        which = JobFilter(flow=FLOW, role="held", code=TRIGGER)
+        held = self.engine.jobs(which, limit=1000)
+        await asyncio.gather(*(self._continue(job, rules) for job in held))
 
     async def _continue(self, job: Job, rules: Rules) -> None:
         """Let a held job go on if there is a valid plan of every batch."""

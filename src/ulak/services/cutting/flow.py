@@ -77,14 +77,14 @@ class Stages:
             max_payload=LARGEST_ORDER, on_end=OnEnd(chores.declare(), payload=follow_end),
         )  # fmt: skip
         one = Limit(1, key=self.choose_slot, of="state")
-        flow.stage("NEW", transaction=True)(self.prepare)
-        flow.stage("PREPARED", transaction=True)(self.write_imports)
+        flow.stage("NEW")(self.prepare)
+        flow.stage("PREPARED")(self.write_imports)
         optimise = flow.stage("OPTI_IMPORTED", during="OPTI_RUNNING", limit=one, timeout=LONGEST)(
             self.optimise
         )
         optimise.before(self.may_optimise)
 
-        @flow.stage("OPTI_DONE", transaction=True)
+        @flow.stage("OPTI_DONE")
         def check(run: Run[Any]) -> None:
             self.check(run, run.result(optimise))
 
@@ -107,19 +107,20 @@ class Stages:
     def prepare(self, run: Run[Any]) -> Hold | None:
         """Find the batches of an order, once: rules that change later change nothing of it."""
         with patience():
-            found = self.records.find_order(run.job_id)
-            resets, count = 0, 0
-            if found is not None:
-                resets, count = found.backing_edge_reset_count, found.batch_count
-            else:
+            order = self.records.find_order(run.job_id)
+            if order is None:
                 try:
-                    resets, count = self._prepare(run)
+                    self._prepare(run)
                 except HoldCode as error:
                     return _hold(run, error)
+                order = self._get_order(run)
+        count, resets = order.batch_count, order.backing_edge_reset_count
+        if resets and order.attempt_round == 0:
+            run.note("cutting.backing-edge-reset", count=resets)
         run.note("cutting.prepared", batch_count=count, backing_edge_reset_count=resets)
         return None
 
-    def _prepare(self, run: Run[Any]) -> tuple[int, int]:
+    def _prepare(self, run: Run[Any]) -> None:
         rules, version, paths = self.config.rules(), self.config.rules_hash(), self.config.paths()
         made = make_batches(
             run.payload, rules,
@@ -127,13 +128,9 @@ class Stages:
             check_template=lambda: check_template(paths.template_path),
         )  # fmt: skip
         self.records.add(
-            run.connection, run.job_id, made.batches, revision=run.payload.get("revision"),
-            rules_hash=version, settings=make_settings(run.payload, rules),
-            resets=made.backing_edge_reset_count, now=to_instant(run.now),
+            run.job_id, made, revision=run.payload.get("revision"), rules_hash=version,
+            settings=make_settings(run.payload, rules), now=to_instant(run.now),
         )  # fmt: skip
-        if made.backing_edge_reset_count:
-            run.note("cutting.backing-edge-reset", count=made.backing_edge_reset_count)
-        return made.backing_edge_reset_count, len(made.batches)
 
     def write_imports(self, run: Run[Any]) -> Hold | None:
         """Write the import file of each batch, unless it is there."""
@@ -152,14 +149,12 @@ class Stages:
                     )  # fmt: skip
                 except HoldCode as error:
                     return _hold(run, error)
-            if is_new:
-                # A later attempt asks for new plans, of whatever age the import files are.
-                is_first = order.attempt_round == 0
-                times = (each.mtime_ns for each in written.values())
-                at_ns = min(times) if is_first else read_clock(paths.export_folder)
-                self.records.begin_attempt(run.connection, run.job_id, run.round, at_ns)
-            for n, file in written.items():
-                self.records.set_import(run.connection, run.job_id, n, file)
+            # A later attempt asks for new plans, of whatever age the import files are.
+            times = [each.mtime_ns for each in written.values()]
+            if is_new and order.attempt_round:
+                times = [read_clock(paths.export_folder)]
+            at_ns = min(times, default=0)
+            self.records.set_imports(run.job_id, written, round=run.round, at_ns=at_ns)
         run.note("cutting.imported", import_files=[each.import_file for each in batches])
         return None
 
@@ -220,8 +215,8 @@ class Stages:
             for path in map(Path, paths.values()):
                 run.checkpoint()
                 plans[path] = asyncio.run(read_plan(path, stable_s=stable_s))
-            for n, (path, plan) in zip(map(int, paths), plans.items(), strict=True):
-                self.records.set_plan(run.connection, run.job_id, n, path, plan)
+            by_number = zip(map(int, paths), plans.items(), strict=True)
+            self.records.set_plans(run.job_id, dict(by_number), round=run.round)
 
     async def deliver(self, run: Run[Any]) -> Hold | None:
         """Deliver every plan to the saw, and wait for its answers."""

@@ -8,23 +8,15 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Final, Literal
 
-from ulak import (
-    BadInput,
-    Engine,
-    Flow,
-    JobNotFound,
-    KeyTaken,
-    StaleJob,
-    StoreError,
-    TransitionNotAllowed,
-)
+from ulak import BadInput, Engine, Flow, KeyTaken, StaleJob, StoreError, TransitionNotAllowed
 from ulak.errors import NotFound
+from ulak.kit import canonical_json
 from ulak.kit.files import open_file
 from ulak.services.cutting import FLOW, codes
 from ulak.services.cutting.chores import set_slots
 from ulak.services.cutting.receipt import make_receipt
 from ulak.services.cutting.records import Records, StoredBatch
-from ulak.services.cutting.rules import Config, canonical_json
+from ulak.services.cutting.rules import Config
 from ulak.services.cutting.transform import propose_merges
 from ulak.tables import Tables
 
@@ -40,11 +32,11 @@ COLUMNS: Final = (
 EVENT_COLUMNS: Final = (
     "id", "job_id", "event_type", "message", "details_json", "actor", "created_at",
 )  # fmt: skip
-_JOBS: Final = f"SELECT {', '.join(COLUMNS)} FROM {{schema}}.cutting_jobs"
+_JOBS: Final = f"SELECT {', '.join(COLUMNS)} FROM {{schema}}.cutting_jobs"  # noqa: S608 - constants
 _WHERE: Final = " WHERE (? = '' OR state = ?) AND (? = '' OR order_id = ?)"
 _GET: Final = f"{_JOBS} WHERE key = ?"
 _LIST: Final = f"{_JOBS}{_WHERE} ORDER BY key DESC LIMIT ? OFFSET ?"
-_COUNT: Final = f"SELECT count(*) FROM {{schema}}.cutting_jobs{_WHERE}"
+_COUNT: Final = "SELECT count(*) FROM {schema}.cutting_jobs" + _WHERE  # noqa: S608 - constants
 _AUDIT: Final = (
     "SELECT a.id, a.job_id, a.event_type, m.{language}, a.details_json, a.actor, a.created_at "
     "FROM {{schema}}.audit_events AS a "
@@ -173,9 +165,7 @@ class Jobs:
         Raises `JobNotFound`."""
         self.get(id)
         return [
-            found
-            for each in self._records.read_batches(id)
-            for found in propose_merges(each.batch)
+            found for each in self._records.read_batches(id) for found in propose_merges(each.batch)
         ]
 
     def receipt(self, id: str) -> Document:
@@ -188,12 +178,10 @@ class Jobs:
         """Put other rules or paths in force, with a line of who did it; return them. Raises
         `InvalidInput`, naming each key that is wrong: nothing was changed."""
         config = self._config
-        put, read = (
-            (config.put_rules, config.rules) if name == "rules" else (config.put_paths, config.paths)
-        )
+        put = config.put_rules if name == "rules" else config.put_paths
         before: Document | None = None
         with suppress(codes.ConfigUnavailable):  # then this is how it is mended
-            before = read().document()
+            before = (config.rules() if name == "rules" else config.paths()).document()
         try:
             with self._tables.writing() as connection:
                 made = put(values).document()
@@ -206,9 +194,7 @@ class Jobs:
         set_slots(self._engine, config.rules())
         return made
 
-    def _must_be(
-        self, id: str, state: str, error: type[codes.ServiceError], why: str
-    ) -> Document:
+    def _must_be(self, id: str, state: str, error: type[codes.ServiceError], why: str) -> Document:
         job = self.get(id)
         if job["state"] != state:
             raise error(f"job {id} is in {job['state']}: {why}")

@@ -14,7 +14,7 @@ from typing import Any, Final
 from ulak.kit.clock import Instant
 from ulak.kit.files import sha256_of
 from ulak.services.cutting.plans import Plan
-from ulak.services.cutting.transform import Batch, read_batch, rows_json
+from ulak.services.cutting.transform import Batch, Prepared, read_batch, rows_json
 from ulak.services.cutting.workbook import Written, import_name
 from ulak.tables import Tables
 
@@ -30,7 +30,8 @@ _BATCHES: Final = (
 )
 _ADD_ORDER: Final = (
     "INSERT INTO {schema}.cutting_orders (job_id, rules_hash, settings_json, "
-    "backing_edge_reset_count, prepared_at) VALUES (?, ?, ?, ?, ?)"
+    "backing_edge_reset_count, prepared_at) VALUES (?, ?, ?, ?, ?) "
+    "ON CONFLICT DO NOTHING RETURNING job_id"
 )
 _ADD_BATCH: Final = (
     "INSERT INTO {schema}.cutting_batches (job_id, n, mark, part_type, color, thickness, "
@@ -41,11 +42,14 @@ _IMPORTED: Final = (
     "WHERE job_id = ? AND n = ?"
 )
 _ATTEMPT: Final = (
-    "UPDATE {schema}.cutting_orders SET attempt_round = ?, attempt_at_ns = ? WHERE job_id = ?"
+    "UPDATE {schema}.cutting_orders SET attempt_round = ?, attempt_at_ns = ? "
+    "WHERE job_id = ? AND attempt_round < ?"
 )
+# A run of an earlier round, which has lost its job, changes nothing any more.
 _PLANNED: Final = (
     "UPDATE {schema}.cutting_batches SET plan_file = ?, plan_path = ?, plan_sha256 = ?, "
-    "solution_json = ? WHERE job_id = ? AND n = ?"
+    "solution_json = ? WHERE job_id = ? AND n = ? AND ? = "
+    "(SELECT attempt_round FROM {schema}.cutting_orders WHERE job_id = ?)"
 )
 _OLD: Final = (
     "SELECT job_id FROM {schema}.cutting_orders WHERE cleared = 0 AND prepared_at < ? "
@@ -94,7 +98,7 @@ class StoredBatch:
 
 
 class Records:
-    """Reads and writes those rows; what is given a connection writes in its transaction."""
+    """Reads and writes those rows. Each write is a transaction, and may be repeated."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -109,29 +113,38 @@ class Records:
         return [_read(job_id, row) for row in self._tables.read(_BATCHES, job_id)]
 
     def add(
-        self, connection: Any, job_id: str, batches: Sequence[Batch], *, revision: int | None,
-        rules_hash: str, settings: Mapping[str, Any], resets: int, now: Instant,
+        self, job_id: str, found: Prepared, *, revision: int | None, rules_hash: str,
+        settings: Mapping[str, Any], now: Instant,
     ) -> None:  # fmt: skip
-        """Store what PREPARED found."""
-        facts = (rules_hash, json.dumps(settings), resets, now)
-        self._tables.execute(connection, _ADD_ORDER, job_id, *facts)
-        for each in batches:
-            name = import_name(job_id, each.mark, revision)
-            key = (each.n, each.mark, each.part_type, each.color, each.thickness)
-            rest = (each.material_code, rows_json(each), name)
-            self._tables.execute(connection, _ADD_BATCH, job_id, *key, *rest)
+        """Store what PREPARED found; what is there already stays."""
+        facts = (rules_hash, json.dumps(settings), found.backing_edge_reset_count, now)
+        with self._tables.writing() as connection:
+            if not self._tables.execute(connection, _ADD_ORDER, job_id, *facts):
+                return
+            for each in found.batches:
+                name = import_name(job_id, each.mark, revision)
+                key = (each.n, each.mark, each.part_type, each.color, each.thickness)
+                rest = (each.material_code, rows_json(each), name)
+                self._tables.execute(connection, _ADD_BATCH, job_id, *key, *rest)
 
-    def set_import(self, connection: Any, job_id: str, n: int, written: Written) -> None:
-        facts = (written.sha256, written.mtime_ns)
-        self._tables.execute(connection, _IMPORTED, *facts, job_id, n)
+    def set_imports(
+        self, job_id: str, written: Mapping[int, Written], *, round: int, at_ns: int
+    ) -> None:
+        """Store which import files there are, by batch; in a new round also since when plans
+        count."""
+        with self._tables.writing() as connection:
+            for n, file in written.items():
+                facts = (file.sha256, file.mtime_ns)
+                self._tables.execute(connection, _IMPORTED, *facts, job_id, n)
+            self._tables.execute(connection, _ATTEMPT, round, at_ns, job_id, round)
 
-    def begin_attempt(self, connection: Any, job_id: str, round: int, at_ns: int) -> None:
-        self._tables.execute(connection, _ATTEMPT, round, at_ns, job_id)
-
-    def set_plan(self, connection: Any, job_id: str, n: int, path: Path, plan: Plan) -> None:
-        solution = None if plan.solution is None else json.dumps(plan.solution)
-        facts = (path.name, str(path), plan.sha256, solution)
-        self._tables.execute(connection, _PLANNED, *facts, job_id, n)
+    def set_plans(self, job_id: str, plans: Mapping[int, tuple[Path, Plan]], *, round: int) -> None:
+        """Store the plans that were checked, by batch."""
+        with self._tables.writing() as connection:
+            for n, (path, plan) in plans.items():
+                solution = None if plan.solution is None else json.dumps(plan.solution)
+                facts = (path.name, str(path), plan.sha256, solution)
+                self._tables.execute(connection, _PLANNED, *facts, job_id, n, round, job_id)
 
     def list_old(self, before: Instant) -> list[str]:
         """Return the jobs that were prepared before then and have their files yet."""
