@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.services.cutting.orders import RULES, make_back, make_order, make_part, make_rules
 from ulak.kit import read_json
-from ulak.services.cutting.order import LARGEST_ORDER, InvalidOrder, parse_order, payload_hash
+from ulak.services.cutting.codes import InvalidInput
+from ulak.services.cutting.order import LARGEST_ORDER, parse_order, payload_hash
 
 NAN, INFINITY = float("nan"), float("inf")
 
@@ -21,7 +22,7 @@ def parse(order: Any, **options: Any) -> dict[str, Any]:
 
 
 def problems(order: Any) -> list[str]:
-    with pytest.raises(InvalidOrder) as caught:
+    with pytest.raises(InvalidInput) as caught:
         parse(order)
     return str(caught.value).split("; ")
 
@@ -105,7 +106,7 @@ def test_sides_and_quantities_at_the_limits_are_taken():
     # The limits are of millimetres: another multiplier moves them.
     metres = make_rules(cm_to_mm_multiplier=1)
     assert parse_order(make_order(make_part(length_cm=5000)), rules=metres)
-    with pytest.raises(InvalidOrder, match=r"parts\.0\.width_cm: a side has 1 to 5000 mm"):
+    with pytest.raises(InvalidInput, match=r"parts\.0\.width_cm: a side has 1 to 5000 mm"):
         parse_order(make_order(make_part(width_cm=0.5)), rules=metres)
 
 
@@ -214,11 +215,11 @@ ANYTHING = st.recursive(
 
 @given(field=st.sampled_from([*make_order(), "plate_size", "opti_mode"]), value=ANYTHING)
 def test_no_value_of_an_order_is_more_than_refused(field, value):
-    with suppress(InvalidOrder):
+    with suppress(InvalidInput):
         parse_order(make_order() | {field: value}, rules=RULES)
 
 
 @given(field=st.sampled_from([*make_part(), "edge_up", "desc1"]), value=ANYTHING)
 def test_no_value_of_a_part_is_more_than_refused(field, value):
-    with suppress(InvalidOrder):
+    with suppress(InvalidInput):
         parse_order(make_order(make_part() | {field: value}), rules=RULES)

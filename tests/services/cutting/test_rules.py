@@ -214,7 +214,7 @@ def test_another_process_sees_a_change(config):
 
 def test_an_edited_file_is_read_again_and_an_unchanged_one_is_not(config, monkeypatch):
     before = config.rules()
-    monkeypatch.setattr("ulak.services.cutting.rules.read_json", None)
+    monkeypatch.setattr("ulak.kit.config_files.read_json", None)
     assert config.rules() is before
     monkeypatch.undo()
     path = config.folder / "rules.json"
@@ -268,7 +268,7 @@ def test_a_put_that_cannot_be_written_says_so(config, monkeypatch):
         raise OSError(28, "No space left on device")
 
     before = (config.folder / "rules.json").read_bytes()
-    monkeypatch.setattr("ulak.services.cutting.rules.write_atomically", fail)
+    monkeypatch.setattr("ulak.kit.config_files.write_atomically", fail)
     with pytest.raises(ConfigUnavailable, match="No space left"):
         config.put_rules(read(config))
     assert (config.folder / "rules.json").read_bytes() == before

@@ -19,14 +19,12 @@ from tests.services.cutting.orders import (
 from ulak.services.cutting.codes import HoldCode
 from ulak.services.cutting.order import parse_order
 from ulak.services.cutting.transform import (
-    cut_size,
     import_note,
     prepare,
     propose_merges,
     read_batch,
     rows_json,
     to_mm,
-    usable_plate,
 )
 
 
@@ -240,7 +238,7 @@ def test_equal_rows_are_proposed_and_stay_apart():
     assert len(batch.rows) == len(parts)
     first, second = propose_merges(batch)
     assert first == {
-        "batch": 0, "rows": [0, 1, 5], "part_ids": ["a", "b", "f"], "length_mm": 720.0,
+        "batch": 0, "part_ids": ["a", "b", "f"], "length_mm": 720.0,
         "width_mm": 450.0, "grain": 0, "quantity": 7, "edge_bands_agree": False,
     }  # fmt: skip
     assert (second["part_ids"], second["edge_bands_agree"]) == (["d", "h"], False)
@@ -323,12 +321,14 @@ def test_bands_are_no_part_of_what_is_cut():
     part = make_part(length_cm=278.2, width_cm=208.1, edge_sx="1mm", edge_dx="1mm", edge_up="1mm")
     assert make_batches(part)
     assert held(part, rules=make_rules(deductBands=False))[0] == "E_PART_OVERSIZE"
-    milled = make_rules(millingAllowance_mm=0.5)
-    assert cut_size(row(make_part(edge_sx="1mm", edge_up="2mm")), milled) == (
-        Decimal("719.5"), Decimal("448.5"),
-    )  # fmt: skip
-    bands = make_part(edge_up="1mm", edge_lo="1mm", edge_sx="040")
-    assert cut_size(row(bands), RULES) == (Decimal("719.6"), 448)
+    milled = make_rules(millingAllowance_mm=0.2)
+    assert held(part, rules=milled)[0] == "E_PART_OVERSIZE"
+    banded = make_part(length_cm=278.16, edge_sx="1mm", edge_dx="1mm", grain=1)
+    assert make_batches(banded, rules=milled)
+    assert held(banded | {"length_cm": 278.17}, rules=milled)[0] == "E_PART_OVERSIZE"
+    wide = make_part(length_cm=278, width_cm=208.2, edge_up="1mm", edge_lo="1mm", grain=1)
+    assert make_batches(wide)
+    assert held(wide | {"width_cm": 208.21})[0] == "E_PART_OVERSIZE"
     # Its bands are wider than the part: nothing is left to cut.
     assert held(make_part(width_cm=0.2, edge_up="1mm", edge_lo="1mm"))[0] == "E_PART_OVERSIZE"
 
@@ -337,10 +337,8 @@ def test_bands_are_no_part_of_what_is_cut():
 def test_a_side_that_is_not_trimmed_belongs_to_the_plate():
     trims = {"left": 0, "right": 10, "top": 0, "bottom": 0}
     rules = make_rules(machineConfig={"trim_mm": trims})
-    plate = Decimal(2100), Decimal(2800), Decimal(10)
-    assert usable_plate(*plate, RULES) == (2080, 2780)
-    assert usable_plate(*plate, rules) == (2090, 2800)
     assert make_batches(make_part(length_cm=280, width_cm=209), rules=rules)
+    assert held(make_part(length_cm=280, width_cm=209.01), rules=rules)[0] == "E_PART_OVERSIZE"
 
 
 @pytest.mark.shows("C-30")

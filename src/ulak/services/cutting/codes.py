@@ -51,8 +51,7 @@ class PermanentError(CuttingError):
 
 
 class HoldCode(Exception):
-    """A job must wait for a person; the stage returns `Hold(code, message)`. Raises `ValueError`:
-    the code is not in the table of holds."""
+    """A job must wait for a person; `ValueError` for a code that is not in the table of holds."""
 
     def __init__(self, code: str, message: str, details: dict[str, Any] | None = None) -> None:
         if code not in HOLD_ERROR_CODES:
@@ -88,8 +87,6 @@ class RetryLimitReached(ServiceError):
 
 
 class JobFinished(ServiceError):
-    """There is nothing to cancel."""
-
     code = "e_job_finished"
 
 

@@ -16,16 +16,11 @@ from pydantic import (
     ValidationInfo,
 )
 
+from ulak.kit import canonical_json, read_json
+from ulak.kit.config_files import list_problems
+from ulak.kit.texts import exact, must_be_writable
 from ulak.services.cutting.codes import InvalidInput
-from ulak.services.cutting.rules import (
-    Mode,
-    Rules,
-    canonical_json,
-    exact,
-    list_problems,
-    must_be_writable,
-    plain,
-)
+from ulak.services.cutting.rules import Mode, Rules
 
 NO_BAND: Final = "Bant Yok"
 EDGES: Final = ("edge_up", "edge_lo", "edge_sx", "edge_dx")
@@ -36,10 +31,6 @@ LARGEST_PLATE_MM: Final = 100_000
 LONGEST_NAME: Final = 500
 # A cell of a workbook holds 32,767 characters.
 LONGEST_TEXT: Final = 4000
-
-
-class InvalidOrder(InvalidInput):
-    """The message names every problem of the order."""
 
 
 def _not_blank(text: str) -> str:
@@ -54,7 +45,7 @@ def _whole(value: Any) -> Any:
 
 
 def _side(value: float, info: ValidationInfo) -> float:
-    millimetres = exact(value) * exact(info.context["cm_to_mm"])
+    millimetres = exact(value) * exact((info.context or {})["cm_to_mm"])
     if not 1 <= millimetres <= LONGEST_SIDE_MM:
         raise ValueError(f"a side has 1 to {LONGEST_SIDE_MM} mm, and this is {value:g} cm")
     return value
@@ -112,10 +103,10 @@ def parse_order(body: Any, *, rules: Rules, order_id: str | None = None) -> dict
     """Return the payload of a job: what was sent without unknown keys, with `opti_mode`, and
     without what says nothing (null, and an edge without a band).
 
-    `order_id` takes the place of the one in the body. Raises `InvalidOrder`: with every problem.
+    `order_id` takes the place of the one in the body. Raises `InvalidInput`: with every problem.
     """
     if not isinstance(body, Mapping):
-        raise InvalidOrder('body: write an object, as {"order_id": ..., "parts": [...]}')
+        raise InvalidInput('body: write an object, as {"order_id": ..., "parts": [...]}')
     if order_id is not None:
         body = {**body, "order_id": order_id}
     problems: list[str] = []
@@ -125,14 +116,14 @@ def parse_order(body: Any, *, rules: Rules, order_id: str | None = None) -> dict
         problems = list_problems(error)
     problems += _list_repeated_ids(body)
     if problems:
-        raise InvalidOrder("; ".join(problems))
+        raise InvalidInput("; ".join(problems))
     payload = order.model_dump(exclude_none=True)
     payload.setdefault("opti_mode", rules.opti_mode_default)
     for part in payload["parts"]:
         for edge in EDGES:
             if part.get(edge) in ("", NO_BAND):
                 del part[edge]
-    return plain(payload)
+    return dict(read_json(canonical_json(payload)))
 
 
 def payload_hash(payload: Mapping[str, Any]) -> str:

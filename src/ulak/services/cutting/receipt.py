@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from decimal import ROUND_CEILING, ROUND_HALF_UP, Decimal
 from typing import Any, Final
 
-from ulak.services.cutting.rules import Rules, exact
+from ulak.kit.texts import exact
+from ulak.services.cutting.rules import Rules
 from ulak.services.cutting.transform import Batch
 
 _CENT: Final = Decimal("0.01")
@@ -23,7 +24,10 @@ def make_receipt(
     sheets, metres = 0, Decimal()
     for batch, solution in zip(batches, solutions, strict=True):
         sheets += _count_sheets(batch, solution or {})
-        metres += _band_millimetres(batch) / 1000
+        for row in batch.rows:
+            up, lo, sx, dx = map(bool, row.bands)
+            banded = row.length_mm * (up + lo) + row.width_mm * (sx + dx)
+            metres += row.quantity * banded / 1000
     prices = rules.prices
     of_sheets, of_band = sheets * exact(prices.per_sheet), metres * exact(prices.per_metre)
     net = _rounded(of_sheets) + _rounded(of_band)
@@ -41,20 +45,6 @@ def _count_sheets(batch: Batch, solution: Mapping[str, Any]) -> int:
     area = batch.plate_width_mm * batch.plate_height_mm / 1_000_000
     needed = (_number(solution.get("mqBoards")) or Decimal()) / area
     return max(1, int(needed.to_integral_value(ROUND_CEILING)))
-
-
-def _band_millimetres(batch: Batch) -> Decimal:
-    return sum(
-        (
-            row.quantity
-            * (
-                row.length_mm * (bool(row.edge_up) + bool(row.edge_lo))
-                + row.width_mm * (bool(row.edge_sx) + bool(row.edge_dx))
-            )
-            for row in batch.rows
-        ),
-        Decimal(),
-    )
 
 
 def _number(text: object) -> Decimal | None:

@@ -9,15 +9,18 @@ from typing import Any, Final
 
 import msgspec
 
+from ulak.kit import canonical_json
+from ulak.kit.texts import exact, number_text
 from ulak.services.cutting.codes import HoldCode
 from ulak.services.cutting.customers import normalise_phone
 from ulak.services.cutting.order import EDGES, NO_BAND
-from ulak.services.cutting.rules import Rules, canonical_json, exact, number_text
+from ulak.services.cutting.rules import Rules
 from ulak.services.cutting.workbook import make_marks
 
 BACK_PANEL: Final = "ARKALIK"
 BACK_PANEL_TRIM: Final = Decimal(5)
 
+_NO_BANDS: Final = (None, "", NO_BAND)
 _MOST_NAMED: Final = 200
 """Ids in a line of the trail, which holds 256 KB."""
 _CENT: Final = Decimal("0.01")
@@ -44,6 +47,11 @@ class Row:
     desc1: str
     """`P_DESC1`: the hole code, where the part has no text of its own."""
     hole_code: str
+
+    @property
+    def bands(self) -> tuple[Decimal | None, ...]:
+        """Above, below, left, right."""
+        return self.edge_up, self.edge_lo, self.edge_sx, self.edge_dx
 
     @property
     def cells(self) -> tuple[str | Decimal | int | None, ...]:
@@ -102,24 +110,6 @@ def to_mm(centimetres: float, rules: Rules) -> Decimal:
     return (exact(centimetres) * exact(rules.cm_to_mm_multiplier)).quantize(_CENT, ROUND_HALF_UP)
 
 
-def usable_plate(
-    width_mm: Decimal, height_mm: Decimal, trim_mm: Decimal, rules: Rules
-) -> tuple[Decimal, Decimal]:
-    """Return what is left of a plate's width and height without the trimmed sides."""
-    sides = rules.machine_config.trim_mm
-    across = bool(sides.left) + bool(sides.right)
-    return width_mm - across * trim_mm, height_mm - (bool(sides.top) + bool(sides.bottom)) * trim_mm
-
-
-def cut_size(row: Row, rules: Rules) -> tuple[Decimal, Decimal]:
-    """Return the length and the width that are cut: the finished part without its bands."""
-    if not rules.deduct_bands:
-        return row.length_mm, row.width_mm
-    extra = exact(rules.milling_allowance_mm)
-    up, lo, sx, dx = (band - extra if (band := getattr(row, edge)) else 0 for edge in EDGES)
-    return row.length_mm - sx - dx, row.width_mm - up - lo
-
-
 def prepare(
     payload: Mapping[str, Any], rules: Rules, *, customer_known: Callable[[str], bool],
     check_template: Callable[[], None],
@@ -132,147 +122,120 @@ def prepare(
     """
     phone = normalise_phone(payload["customer_phone"])
     if not customer_known(phone):
-        raise HoldCode(
-            "E_CRM_NO_MATCH",
-            f"no customer has the number {phone}; add the customer, then approve"
-            if phone
-            else "customer_phone has no digit; cancel, and order with a number",
-            {"phone_normalized": phone},
-        )
-    default = rules.default_plate_size
-    plate = payload.get("plate_size") or (default and default.model_dump())
-    if plate is None:
-        raise HoldCode(
-            "E_PLATE_SIZE_MISSING",
-            "the order has no plate_size and the rules have no defaultPlateSize; add one to the "
-            "rules, then approve",
-        )
+        text = f"no customer has the number {phone!r}; add the customer, then approve"
+        raise HoldCode("E_CRM_NO_MATCH", text, {"phone_normalized": phone})
+    size: Mapping[str, float] | None = payload.get("plate_size")
+    if size is None and rules.default_plate_size is not None:
+        size = rules.default_plate_size.model_dump()
+    if size is None:
+        text = "neither the order nor the rules say it; add defaultPlateSize, then approve"
+        raise HoldCode("E_PLATE_SIZE_MISSING", text)
     check_template()
-    made = _Batches(payload, plate, rules)
-    for part in payload["parts"]:
-        if part["quantity"] > 0:
-            made.add(part)
-    return Prepared(made.finish(), made.backing_edge_resets)
+
+    plate = exact(size["width_mm"]), exact(size["height_mm"])
+    rows: dict[tuple[str, str, str, str], list[Row]] = {}
+    trims: dict[tuple[str, str, str, str], Decimal] = {}
+    for part in (part for part in payload["parts"] if part["quantity"] > 0):
+        thickness = number_text(part["thickness_mm"])
+        key = (part["part_type"], part["color"], thickness, part["material_code"])
+        trims[key] = _find_trim(part, thickness, rules)
+        rows.setdefault(key, []).append(_make_row(part, trims[key], rules))
+    if not rows:
+        raise HoldCode("E_NO_PARTS", "no part of the order is left to cut; cancel it")
+    lost = [
+        row.part_id for key in rows for row in rows[key] if not _fits(row, plate, trims[key], rules)
+    ]
+    if lost:
+        named = ", ".join(lost[:10]) + (f" and {len(lost) - 10} more" if lost[10:] else "")
+        raise HoldCode(
+            "E_PART_OVERSIZE",
+            f"a plate of {number_text(plate[0])} x {number_text(plate[1])} mm cannot hold {named}; "
+            "enlarge defaultPlateSize if the order names no plate_size, then approve; or cancel",
+            {"part_ids": lost[:_MOST_NAMED], "parts": len(lost)},
+        )
+    customer = payload.get("customer_snapshot_name", "")
+    batches = (
+        Batch(n, mark, *key, trims[key], *plate, customer, tuple(rows[key]))
+        for n, (mark, key) in enumerate(zip(make_marks(list(rows)), rows, strict=True))
+    )
+    backs = [part for part in payload["parts"] if part["part_type"] == BACK_PANEL]
+    resets = [part for part in backs if any(part.get(edge) not in _NO_BANDS for edge in EDGES)]
+    return Prepared(tuple(batches), len(resets))
 
 
 def propose_merges(batch: Batch) -> list[dict[str, Any]]:
     """Return which rows of a batch an operator might let be cut as one: those of equal length,
     width and grain without a hole code. Nothing is merged."""
-    alike: dict[tuple[Decimal, Decimal, int], list[int]] = {}
-    for place, row in enumerate(batch.rows):
+    alike: dict[tuple[Decimal, Decimal, int], list[Row]] = {}
+    for row in batch.rows:
         if not row.hole_code:
-            alike.setdefault((row.length_mm, row.width_mm, row.grain), []).append(place)
-    found = []
-    for (length, width, grain), places in alike.items():
-        rows = [batch.rows[place] for place in places]
-        bands = {tuple(getattr(row, edge) for edge in EDGES) for row in rows}
-        if len(rows) > 1:
-            found.append(
-                {
-                    "batch": batch.n, "rows": places, "part_ids": [row.part_id for row in rows],
-                    "length_mm": float(length), "width_mm": float(width), "grain": grain,
-                    "quantity": sum(row.quantity for row in rows),
-                    "edge_bands_agree": len(bands) == 1,
-                }
-            )  # fmt: skip
-    return found
+            alike.setdefault((row.length_mm, row.width_mm, row.grain), []).append(row)
+    return [
+        {
+            "batch": batch.n, "part_ids": [row.part_id for row in rows], "grain": grain,
+            "length_mm": float(length), "width_mm": float(width),
+            "quantity": sum(row.quantity for row in rows),
+            "edge_bands_agree": len({row.bands for row in rows}) == 1,
+        }
+        for (length, width, grain), rows in alike.items()
+        if len(rows) > 1
+    ]  # fmt: skip
 
 
-class _Batches:
-    """The batches of one order while they are made, part after part."""
+def _make_row(part: Mapping[str, Any], trim: Decimal, rules: Rules) -> Row:
+    up, lo, sx, dx = _find_bands(part, rules)
+    grain = rules.grain_mapping.get(str(part["grain"]))
+    if grain is None:
+        raise _hold("E_INVALID_GRAIN", part, f"grainMapping has no grain {part['grain']}")
+    hole_code = part.get("delik_kodu", "")
+    return Row(
+        part["id"], part["material_code"], to_mm(part["length_cm"], rules),
+        to_mm(part["width_cm"], rules), part["quantity"], grain,
+        f"{part['part_type']}_{part['id']}_TRIM_{trim:.2f}", up, lo, sx, dx,
+        part.get("iidesc", ""), part.get("desc1") or hole_code, hole_code,
+    )  # fmt: skip
 
-    def __init__(
-        self, payload: Mapping[str, Any], plate: Mapping[str, float], rules: Rules
-    ) -> None:
-        self.backing_edge_resets = 0
-        self._rules = rules
-        self._grains: Mapping[str, int] = {**rules.grain_mapping}
-        self._plate = exact(plate["width_mm"]), exact(plate["height_mm"])
-        self._customer = payload.get("customer_snapshot_name", "")
-        self._rows: dict[tuple[str, str, str, str], list[Row]] = {}
-        self._trims: dict[tuple[str, str], Decimal] = {}
 
-    def add(self, part: Mapping[str, Any]) -> None:
-        """Add the row of a part; raises `HoldCode`."""
-        thickness = number_text(part["thickness_mm"])
-        trim = self._trims[part["part_type"], thickness] = self._find_trim(part, thickness)
-        bands = self._find_bands(part)
-        if (grain := self._grains.get(str(part["grain"]))) is None:
-            raise _hold("E_INVALID_GRAIN", part, f"grainMapping has no grain {part['grain']}")
-        hole_code = part.get("delik_kodu", "")
-        row = Row(
-            part["id"], part["material_code"], to_mm(part["length_cm"], self._rules),
-            to_mm(part["width_cm"], self._rules), part["quantity"], grain,
-            f"{part['part_type']}_{part['id']}_TRIM_{trim:.2f}", *bands, part.get("iidesc", ""),
-            part.get("desc1") or hole_code, hole_code,
-        )  # fmt: skip
-        key = (part["part_type"], part["color"], thickness, part["material_code"])
-        self._rows.setdefault(key, []).append(row)
+def _find_trim(part: Mapping[str, Any], thickness: str, rules: Rules) -> Decimal:
+    if part["part_type"] == BACK_PANEL:
+        known = [number_text(each) for each in rules.backing_thicknesses]
+        if thickness not in known:
+            why = f"backingThicknesses has {', '.join(known)} mm, not {thickness}"
+            raise _hold("E_BACKING_THICKNESS_UNKNOWN", part, why)
+        return BACK_PANEL_TRIM
+    if (trim := rules.trim_by_thickness.get(thickness)) is None:
+        why = f"trimByThickness has no rule for {thickness} mm"
+        raise _hold("E_TRIM_RULE_MISSING", part, why)
+    return exact(trim)
 
-    def finish(self) -> tuple[Batch, ...]:
-        """Return the batches; raises `HoldCode`: there is no part, or one that no plate holds."""
-        if not self._rows:
-            raise HoldCode("E_NO_PARTS", "no part of the order is left to cut; cancel it")
-        marks = make_marks(list(self._rows))
-        batches = tuple(
-            Batch(
-                n, mark, *key, self._trims[key[0], key[2]], *self._plate,
-                self._customer, tuple(rows),
-            )
-            for n, (mark, (key, rows)) in enumerate(zip(marks, self._rows.items(), strict=True))
-        )  # fmt: skip
-        lost = [
-            row.part_id for batch in batches for row in batch.rows if not self._fits(row, batch)
-        ]
-        if lost:
-            width, height = map(number_text, self._plate)
-            named = ", ".join(lost[:10]) + (f" and {len(lost) - 10} more" if lost[10:] else "")
-            raise HoldCode(
-                "E_PART_OVERSIZE",
-                f"a plate of {width} x {height} mm cannot hold {named}; enlarge defaultPlateSize "
-                "if the order names no plate_size, then approve; or cancel, and order again",
-                {"part_ids": lost[:_MOST_NAMED], "parts": len(lost)},
-            )
-        return batches
 
-    def _find_trim(self, part: Mapping[str, Any], thickness: str) -> Decimal:
-        if part["part_type"] == BACK_PANEL:
-            known = list(map(number_text, self._rules.backing_thicknesses))
-            if thickness not in known:
-                raise _hold(
-                    "E_BACKING_THICKNESS_UNKNOWN", part,
-                    f"a back panel has {', '.join(known)} mm (backingThicknesses), not {thickness}",
-                )  # fmt: skip
-            return BACK_PANEL_TRIM
-        if (trim := self._rules.trim_by_thickness.get(thickness)) is None:
-            raise _hold(
-                "E_TRIM_RULE_MISSING", part, f"trimByThickness has no rule for {thickness} mm"
-            )
-        return exact(trim)
+def _find_bands(part: Mapping[str, Any], rules: Rules) -> list[Decimal | None]:
+    if part["part_type"] == BACK_PANEL:
+        return [None] * len(EDGES)
+    known = rules.edge_mapping
+    for edge in EDGES:
+        if (name := part.get(edge)) not in known and name not in _NO_BANDS:
+            why = f"{edge}: edgeMapping has no band {name!r}"
+            raise _hold("E_EDGE_MAPPING_UNKNOWN", part, why)
+    bands = [known.get(part.get(edge) or NO_BAND) for edge in EDGES]
+    return [exact(band) if band else None for band in bands]
 
-    def _find_bands(self, part: Mapping[str, Any]) -> list[Decimal | None]:
-        names = [part.get(edge) or NO_BAND for edge in EDGES]
-        if part["part_type"] == BACK_PANEL:
-            self.backing_edge_resets += any(name != NO_BAND for name in names)
-            return [None] * len(EDGES)
-        known: Mapping[str, float | None] = {**self._rules.edge_mapping, NO_BAND: None}
-        for edge, name in zip(EDGES, names, strict=True):
-            if name not in known:
-                raise _hold(
-                    "E_EDGE_MAPPING_UNKNOWN", part, f"{edge}: edgeMapping has no band {name!r}"
-                )
-        return [exact(band) if (band := known[name]) else None for name in names]
 
-    def _fits(self, row: Row, batch: Batch) -> bool:
-        width, height = usable_plate(*self._plate, batch.trim_mm, self._rules)
-        length, across = cut_size(row, self._rules)
-        if min(length, across) <= 0:  # its bands are wider than the part
-            return False
-        ways = [(length, across), (across, length)]
-        if row.grain in (1, 2):
-            is_long = (row.grain == 1) == (self._rules.grain_axis == "long")
-            ways = ways[:1] if is_long == (self._plate[0] >= self._plate[1]) else ways[1:]
-        return any(x <= width and y <= height for x, y in ways)
+def _fits(row: Row, plate: tuple[Decimal, Decimal], trim: Decimal, rules: Rules) -> bool:
+    """Tell whether a plate without its trims holds a part, without its bands, in a way that its
+    grain permits."""
+    sides, length, width = rules.machine_config.trim_mm, row.length_mm, row.width_mm
+    across = plate[0] - trim * (bool(sides.left) + bool(sides.right))
+    upright = plate[1] - trim * (bool(sides.top) + bool(sides.bottom))
+    if rules.deduct_bands:
+        extra = exact(rules.milling_allowance_mm)
+        up, lo, sx, dx = (band - extra if band else 0 for band in row.bands)
+        length, width = length - sx - dx, width - up - lo
+    ways = [(length, width), (width, length)]
+    if row.grain in (1, 2):
+        is_long = (row.grain == 1) == (rules.grain_axis == "long")
+        ways = [ways[is_long != (plate[0] >= plate[1])]]
+    return min(length, width) > 0 and any(x <= across and y <= upright for x, y in ways)
 
 
 def _hold(code: str, part: Mapping[str, Any], why: str) -> HoldCode:
