@@ -1,6 +1,7 @@
 """Customers: one way to write a number, and one record for it."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -47,6 +48,14 @@ def test_a_customer_has_a_number_that_nobody_else_has(customers):
     assert again == made
     assert customers.find("+905551234567") == made
     assert customers.look_up("5551234567") == ("+905551234567", made)
+
+
+@pytest.mark.shows("C-17")
+def test_of_many_that_add_one_number_at_once_one_makes_the_record(customers):
+    with ThreadPoolExecutor(6) as threads:
+        found = list(threads.map(lambda n: customers.add(f"Ada {n}", "5551234567"), range(6)))
+    assert sum(created for _, created in found) == 1
+    assert len({customer for customer, _ in found}) == 1
 
 
 @pytest.mark.shows("C-17")

@@ -94,12 +94,16 @@ class XmlNotReady(ServiceError):
     code = "e_xml_not_ready"
 
 
-class FailedForGood(ServiceError):
-    """A retry is refused; the code is that of the failure, which is permanent."""
+class Refused(ServiceError):
+    """A job cannot do what is asked of it as it stands: a code of the table, or that of its
+    failure, which is permanent."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code.lower()
+
+
+FailedForGood = Refused
 
 
 class ConfigUnavailable(ServiceError):
