@@ -93,9 +93,9 @@ def test_an_unchanged_file_is_not_read_again(
     ("values", "wrong"),
     [
         ({"name": 1}, "name: "), ({}, "name: Field required"), ([], "body: "), (None, "body: "),
-        ({"name": "a", "nmae": "b"}, "nmae: "),
+        ({"name": "a", "colour": "b"}, "colour: "),
         ({"name": "a", "parts": [{}, {"width": "x"}]}, r"parts\.1\.width: "),
-        ({"name": 1, "nmae": 2}, "name: .*; nmae: "),
+        ({"name": 1, "colour": 2}, "name: .*; colour: "),
     ],
 )  # fmt: skip
 def test_wrong_values_are_refused_with_every_problem_and_change_nothing(
