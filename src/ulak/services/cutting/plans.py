@@ -8,15 +8,12 @@ import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Final, Protocol
 
-from defusedxml import DefusedXmlException  # type: ignore[import-untyped]
-from defusedxml.ElementTree import XMLParser  # type: ignore[import-untyped]
-
-from ulak.kit.files import StableFiles, open_file
+from ulak.kit.files import StableFiles
 from ulak.kit.threads import Aside
+from ulak.kit.xml import BadXml, read_xml
 from ulak.services.cutting.codes import CuttingError
 
 LARGEST_PLAN: Final = 50_000_000
@@ -27,9 +24,6 @@ SOLUTION: Final = (
 )  # fmt: skip
 """What is kept of a `Solution`: the words of the external program, and the sheets of mode E."""
 
-_CHUNK = 1 << 20
-# Deeper than any plan, and shallow enough for whatever reads it later.
-_DEEPEST = 200
 _LONGEST_VALUE = 200
 # How long a file that is no plan may go on changing before nobody waits for it any more. A guess.
 _PATIENCE_S = 60.0
@@ -160,7 +154,7 @@ async def read_plan(path: Path, *, stable_s: float) -> Plan:
                 async with asyncio.timeout(_PATIENCE_S):
                     is_stable = await aside.run(stable.is_stable, path)
                     return await aside.run(_read, path)
-            except _Invalid as error:
+            except BadXml as error:
                 if is_stable:
                     raise CuttingError("E_XML_INVALID", f"{path.name}: {error}") from error
                 why: object = error
@@ -181,55 +175,22 @@ async def read_plan(path: Path, *, stable_s: float) -> Plan:
     )
 
 
-class _Invalid(Exception):
-    """The file is no plan; the message says why."""
-
-
-class _Reader:
-    """Takes what a parser finds, and builds no tree: a file of 50 MB is a tree of 1 GB."""
-
-    def __init__(self) -> None:
-        self.depth = 0
-        self.children = 0
-        self.solution: dict[str, str] | None = None
-
-    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        self.depth += 1
-        self.children += self.depth == 2
-        if self.depth > _DEEPEST:
-            raise _Invalid(f"its elements are nested more than {_DEEPEST} deep")
-        if tag.rpartition("}")[2] == "Solution" and (
-            self.solution is None
-            or (attributes.get("best") == "1" and self.solution.get("best") != "1")
-        ):
-            self.solution = {
-                name: attributes[name][:_LONGEST_VALUE] for name in SOLUTION if name in attributes
-            }
-
-    def end(self, tag: str) -> None:
-        self.depth -= 1
-
-
 def _read(path: Path) -> Plan:
-    """Raises `_Invalid`, and `OSError`."""
-    reader, digest, size = _Reader(), sha256(), 0
-    parser = XMLParser(target=reader, forbid_dtd=True)
-    with open_file(path) as file:
-        try:
-            while chunk := file.read(_CHUNK):
-                size += len(chunk)
-                if size > LARGEST_PLAN:
-                    raise _Invalid(f"it is larger than {LARGEST_PLAN // 1_000_000} MB")
-                digest.update(chunk)
-                parser.feed(chunk)
-            parser.close()
-        except DefusedXmlException as error:
-            raise _Invalid(f"it has a DTD or an entity, which is refused: {error}") from error
-        except (SyntaxError, LookupError, ValueError) as error:  # no XML, or of no known encoding
-            raise _Invalid(f"it is no well-formed XML: {error}") from error
-    if not reader.children:
-        raise _Invalid("its root has no child")
-    return Plan(digest.hexdigest(), size, reader.solution)
+    """Raises `BadXml`, and `OSError`."""
+    children, solutions = 0, list[dict[str, str]]()
+
+    def take(name: str, attributes: Mapping[str, str], depth: int) -> None:
+        nonlocal children
+        children += depth == 1
+        is_best = attributes.get("best") == "1"
+        if name == "Solution" and (not solutions or (is_best and solutions[-1].get("best") != "1")):
+            said = {key: attributes[key] for key in SOLUTION if key in attributes}
+            solutions.append({key: text[:_LONGEST_VALUE] for key, text in said.items()})
+
+    digest, size = read_xml(path, take, largest=LARGEST_PLAN)
+    if not children:
+        raise BadXml("its root has no child")
+    return Plan(digest, size, solutions[-1] if solutions else None)
 
 
 def _find_longest(marks: Sequence[str], name: str) -> str | None:

@@ -9,21 +9,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from decimal import Decimal
 from hashlib import sha256
-from io import BytesIO
 from pathlib import Path
 from typing import Final
-from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
-from openpyxl import Workbook, load_workbook
+from openpyxl import Workbook
 from openpyxl.styles import Font
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.worksheet import Worksheet
-from openpyxl.writer.excel import ExcelWriter
 
 from ulak.kit.files import open_file, sha256_of, write_atomically
+from ulak.kit.workbooks import UnreadableWorkbook, open_workbook, save_workbook
 from ulak.services.cutting.codes import HoldCode
 
 SHEET: Final = "ŞABLON"
@@ -39,16 +36,10 @@ _HEADINGS: Final = (
     "Material", "Length", "Width", "Quantity", "Grain", "Description", "Upper band", "Lower band",
     "Left band", "Right band", "Information", "Note",
 )  # fmt: skip
-# Of a workbook when it is unpacked: ten times what a template or the sheet of an order has.
-_LARGEST: Final = 10_000_000
-_MOST_MEMBERS: Final = 1000
-# Read from a sheet that was sent: 5,000 rows take 2.5 s. A guess of what an order may have.
-_MOST_ROWS, _LAST_ROW = 5000, 100_000
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 # Characters of a colour, and of the rest, in the name of a file that may have 255.
 _LONGEST_COLOR, _LONGEST_WORD = 60, 20
 _FORMULA: Final = ("=", "+", "-", "@")
-_ANY_DAY: Final = datetime(2026, 1, 1)  # noqa: DTZ001 - openpyxl takes times without a zone
 
 Cell = Decimal | int | str | None
 Key = tuple[str, str, str, str]
@@ -63,10 +54,6 @@ class Written:
     mtime_ns: int
 
 
-class Unreadable(Exception):
-    """The bytes are no workbook that may be read; the message says why."""
-
-
 def make_template(path: Path) -> None:
     """Write the template that is shipped, unless there is a file."""
     workbook = Workbook()
@@ -79,7 +66,7 @@ def make_template(path: Path) -> None:
         sheet.column_dimensions[get_column_letter(column)].width = 18
     sheet.freeze_panes = f"A{FIRST_DATA_ROW}"
     with suppress(FileExistsError):
-        write_atomically(path, _pack(workbook), replace=False)
+        write_atomically(path, save_workbook(workbook), replace=False)
 
 
 def check_template(path: Path) -> None:
@@ -138,56 +125,15 @@ def write_import(
     return Written(digest, os.stat(target).st_mtime_ns)
 
 
-def read_rows(data: bytes, columns: int) -> list[tuple[int, tuple[object, ...]]]:
-    """Return the rows of a workbook's first sheet that are not empty: the number of each, and the
-    values of the first columns. Raises `Unreadable`."""
-    found = []
-    try:
-        workbook = _open(data, streaming=True)
-        sheet = workbook.worksheets[0]
-        sheet.reset_dimensions()  # a file may say that it is smaller than it is
-        for number, row in enumerate(sheet.iter_rows(max_col=columns, values_only=True), 1):
-            if any(value is not None for value in row):
-                found.append((number, row))
-            if number > _LAST_ROW or len(found) > _MOST_ROWS:
-                raise Unreadable(f"it has more than {_MOST_ROWS} rows, or one beyond {_LAST_ROW}")
-    except Unreadable:
-        raise
-    except Exception as error:  # openpyxl's faults are of any class
-        raise Unreadable(f"it is damaged ({type(error).__name__}: {error})") from error
-    return found
-
-
-def _open(data: bytes, *, streaming: bool = False) -> Workbook:
-    """Return a workbook; `streaming` reads its rows when they are asked for, and the results of
-    formulas instead of them. Raises `Unreadable`."""
-    try:
-        with ZipFile(BytesIO(data)) as archive:
-            _must_be_bounded(archive.infolist())
-        return load_workbook(BytesIO(data), read_only=streaming, data_only=streaming)
-    except Unreadable:
-        raise
-    except Exception as error:  # openpyxl's faults are of any class
-        raise Unreadable(f"it is no .xlsx workbook ({type(error).__name__}: {error})") from error
-
-
-def _must_be_bounded(members: Sequence[ZipInfo]) -> None:
-    """Refuse what would fill the memory. What unpacks a member stops at the size that it says."""
-    if len(members) > _MOST_MEMBERS or sum(each.file_size for each in members) > _LARGEST:
-        raise Unreadable(f"it is larger than {_LARGEST // 1_000_000} MB when it is unpacked")
-    if any(each.compress_type not in (ZIP_STORED, ZIP_DEFLATED) for each in members):
-        raise Unreadable("it is packed as no workbook is")
-
-
 def _open_template(path: Path) -> tuple[Workbook, Worksheet]:
     """Return the template and its sheet; raises as `check_template`."""
     try:
         with open_file(path) as file:
-            data = file.read(_LARGEST + 1)
-        workbook = _open(data)
+            data = file.read(50_000_000)
+        workbook = open_workbook(data)
     except FileNotFoundError:
         raise _invalid(path, "there is no such file; put the template there") from None
-    except (OSError, Unreadable) as error:
+    except (OSError, UnreadableWorkbook) as error:
         raise _invalid(path, f"it cannot be read: {error}") from error
     sheet = next((each for each in workbook.worksheets if each.title == SHEET), None)
     if sheet is None:
@@ -224,29 +170,19 @@ def _fill(template: Path, rows: Iterable[Sequence[Cell]], note: str) -> bytes:
             if value is not None and value != "":
                 _set(sheet, number, column, value)
     workbook.properties.description = note or None
-    return _pack(workbook)
+    return save_workbook(workbook)
 
 
 def _set(sheet: Worksheet, row: int, column: int, value: Decimal | int | str) -> None:
     cell = sheet.cell(row, column)
     if isinstance(value, Decimal):
-        value = int(value) if value == value.to_integral_value() else float(value)
-    cell.value = value
+        cell.value = int(value) if value == value.to_integral_value() else float(value)
+    else:
+        cell.value = value
     if isinstance(value, str):
         cell.data_type = "s"  # also of what openpyxl takes for a formula or an error
         if value.startswith(_FORMULA):
             cell.quotePrefix = True  # so that it stays a text when a person edits it
-
-
-def _pack(workbook: Workbook) -> bytes:
-    """Return a workbook as bytes in which no time stands, so that they are always the same."""
-    workbook.properties.created = workbook.properties.modified = _ANY_DAY
-    plain, packed = BytesIO(), BytesIO()
-    ExcelWriter(workbook, ZipFile(plain, "w")).save()
-    with ZipFile(plain) as source, ZipFile(packed, "w") as target:
-        for name in source.namelist():
-            target.writestr(ZipInfo(name), source.read(name), ZIP_DEFLATED)
-    return packed.getvalue()
 
 
 def _word(text: str, longest: int = _LONGEST_WORD) -> str:
