@@ -1,4 +1,4 @@
-"""The worker panel: how the optimiser fares, and the breaker that lets it rest when it is broken."""
+"""The worker panel: how the optimiser fares, and the breaker that gives it a rest."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PROBE_LASTS: Final = micros(timedelta(minutes=30))
 """Longer than a program and the wait for its plans take by default; then its place is free."""
 _LONGEST_MESSAGE: Final = 500
 
-_NAMES: Final = (
-    "failures", "opened_at", "probe", "probe_at", "runs", "failed_runs", "last_run_at",
-    "last_code", "last_message", "last_failed_at", "reset_at", "reset_by",
+_BREAKER: Final = ("failures", "opened_at", "probe", "reset_at", "reset_by")
+_RUNS: Final = (
+    "runs", "failed_runs", "last_run_at", "last_code", "last_message", "last_failed_at",
 )  # fmt: skip
-_READ: Final = f"SELECT {', '.join(_NAMES)} FROM {{schema}}.cutting_breaker"  # noqa: S608 - our own
+_READ: Final = f"SELECT {', '.join(_BREAKER + _RUNS)} FROM {{schema}}.cutting_breaker"  # noqa: S608
 _PROBE: Final = """
 UPDATE {schema}.cutting_breaker SET probe = ?, probe_at = ?
 WHERE opened_at = ? AND (probe IS NULL OR probe_at <= ?) RETURNING id"""
@@ -73,9 +73,8 @@ class Breaker:
     def failed(self, run_key: str, code: str, message: str) -> None:
         """Count a failure of the optimiser; the third in a row opens the breaker, and each after
         it makes the rest begin anew."""
-        now, short = self._tables.now, message[:_LONGEST_MESSAGE]
-        told = run_key, run_key, now, code, short, now, now, run_key, run_key
-        self._write(_FAILED, *told)
+        now, key, why = self._tables.now, run_key, message[:_LONGEST_MESSAGE]
+        self._write(_FAILED, key, key, now, code, why, now, now, key, key)
 
     def succeeded(self, run_key: str) -> None:
         """Count a success, which closes the breaker."""
@@ -99,36 +98,24 @@ class Breaker:
 def panel(engine: Engine, tables: Tables) -> dict[str, Any]:
     """Return the data of the worker panel (C-82), as JSON."""
     row, now = _read(tables), tables.now
-    is_open, rest = row["opened_at"] is not None, _rest(row, now)
+    rest, state = _rest(row, now), "closed"
+    if row["opened_at"] is not None:
+        state = "open" if rest else "half-open"
+    shown = {
+        name: rfc3339(to_datetime(value), "milliseconds") if value and "_at" in name else value
+        for name, value in (row | {"probe_from_at": now + rest if rest else None}).items()
+    }
     lines = [line for line in engine.inspect.backlog() if line.flow == "cutting"]
-    error = {"code": row["last_code"], "message": row["last_message"]}
     return {
         "queue_length": sum(line.due + line.delayed + line.parked for line in lines),
         "running": sum(line.leased for line in lines),
-        "optimising": sum(
-            count.jobs
-            for count in engine.inspect.counts()
-            if (count.flow, count.state) == ("cutting", "OPTI_RUNNING")
-        ),
-        "last_run_at": _at(row["last_run_at"]),
-        "last_error": error | {"at": _at(row["last_failed_at"])} if row["last_code"] else None,
-        "runs": row["runs"],
-        "succeeded_runs": row["runs"] - row["failed_runs"],
-        "failed_runs": row["failed_runs"],
-        "breaker": {
-            "state": ("open" if rest else "half-open") if is_open else "closed",
-            "failures": row["failures"],
-            "opened_at": _at(row["opened_at"]),
-            "probe_from": _at(now + rest) if is_open else None,
-            "probe": (row["probe"] or "").partition("/")[0] or None,
-            "reset_at": _at(row["reset_at"]),
-            "reset_by": row["reset_by"],
-        },
+        **{name: shown[name] for name in _RUNS},
+        "breaker": {"state": state, **{name: shown[name] for name in (*_BREAKER, "probe_from_at")}},
     }
 
 
 def _read(tables: Tables) -> dict[str, Any]:
-    return dict(zip(_NAMES, tables.read(_READ)[0], strict=True))
+    return dict(zip(_BREAKER + _RUNS, tables.read(_READ)[0], strict=True))
 
 
 def _rest(row: dict[str, Any], now: Instant) -> int:
@@ -136,7 +123,3 @@ def _rest(row: dict[str, Any], now: Instant) -> int:
     rest: int = 0 if row["opened_at"] is None else row["opened_at"] + RESTS - now
     # Longer is nobody's rest: then the clock was set back.
     return rest if 0 < rest <= RESTS else 0
-
-
-def _at(instant: Instant | None) -> str | None:
-    return None if instant is None else rfc3339(to_datetime(instant), "milliseconds")
