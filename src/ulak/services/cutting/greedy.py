@@ -66,13 +66,8 @@ class Part(NamedTuple):
     poses: Sequence[Pose]
 
 
-class Piece(NamedTuple):
-    """A part on a sheet; x and y begin at the lower left corner of what is usable of it."""
-
-    part: Part
-    pose: Pose
-    x: int
-    y: int
+Piece = tuple[Part, Pose, int, int]
+"""A part on a sheet; x and y begin at the lower left corner of what is usable of it."""
 
 
 class Plate(NamedTuple):
@@ -88,7 +83,8 @@ class Plate(NamedTuple):
 @dataclass(slots=True)
 class Room:
     """What is filled in one direction: a sheet by strips, a strip by columns, a column by pieces.
-    u runs along the strips, v across them."""
+    u runs along the strips, v across them. All extents are greater by the kerf: it is lost behind
+    each piece, but for the last one, which has the kerf behind the edge of the sheet."""
 
     sheet: int
     u: int
@@ -97,14 +93,10 @@ class Room:
     breadth: int
     used: int = 0
 
-    def next(self, kerf: int) -> int:
-        return self.used + kerf if self.used else 0
-
-    def take(self, extent: int, kerf: int) -> int:
+    def take(self, extent: int) -> int:
         """Take the next part of it, and return where that starts."""
-        start = self.next(kerf)
-        self.used = start + extent
-        return start
+        self.used += extent
+        return self.used - extent
 
 
 def pack(parts: Sequence[Part], usable: tuple[int, int], kerf: int) -> list[list[Piece]]:
@@ -138,48 +130,47 @@ def _pack_one_way(
         u, v = entry[1][0].extents
         return (u * v if by_area else v, u)
 
-    along, across = turn(*usable)
+    along, across = turn(usable[0] + kerf, usable[1] + kerf)
     sheets, strips, columns = list[Room](), list[Room](), list[Room]()
     pieces: list[list[Piece]] = []
     posed = []
     for part in parts:
-        poses = [Pose(turn(*pose.extents), pose.is_upright) for pose in part.poses]
+        poses = [Pose(turn(x + kerf, y + kerf), upright) for (x, y), upright in part.poses]
         posed.append((part, sorted(poses, key=lambda p: p.extents[1], reverse=high_strips)))
     for part, poses in sorted(posed, key=size, reverse=True):
         # Where one piece has found no room, its equals need not look again.
         sheet = strip = column = 0
         for _ in range(part.quantity):
-            column, pose = _find_room(columns, column, poses, kerf, 1)
+            column, pose = _find_room(columns, column, poses, 1)
             if pose is None:
-                strip, pose = _find_room(strips, strip, poses, kerf, 0)
+                strip, pose = _find_room(strips, strip, poses, 0)
                 if pose is None:
-                    sheet, pose = _find_room(sheets, sheet, poses, kerf, 1)
+                    sheet, pose = _find_room(sheets, sheet, poses, 1)
                     if pose is None:
                         pose = poses[0]
                         sheets.append(Room(sheet, 0, 0, across, along))
                         pieces.append([])
-                    v = sheets[sheet].take(pose.extents[1], kerf)
+                    v = sheets[sheet].take(pose.extents[1])
                     strips.append(Room(sheet, 0, v, along, pose.extents[1]))
                 of = strips[strip]
-                u = of.take(pose.extents[0], kerf)
+                u = of.take(pose.extents[0])
                 columns.append(Room(of.sheet, u, of.v, of.breadth, pose.extents[0]))
-            room = columns[column]
-            where = turn(room.u, room.v + room.take(pose.extents[1], kerf))
-            placed = Pose(turn(*pose.extents), pose.is_upright)
-            pieces[room.sheet].append(Piece(part, placed, *where))
+            room, (width, height) = columns[column], turn(*pose.extents)
+            x, y = turn(room.u, room.v + room.take(pose.extents[1]))
+            placed = Pose((width - kerf, height - kerf), pose.is_upright)
+            pieces[room.sheet].append((part, placed, x, y))
     return (sheets[-1].length - sheets[-1].used) * sheets[-1].breadth, pieces
 
 
 def _find_room(
-    rooms: Sequence[Room], first: int, poses: Sequence[Pose], kerf: int, axis: int
+    rooms: Sequence[Room], first: int, poses: Sequence[Pose], axis: int
 ) -> tuple[int, Pose | None]:
     """Return the place of the first room, from `first` on, that has room, and the pose for it;
     rooms are filled along the axis u (0) or v (1)."""
     for place in range(max(first, len(rooms) - _OPEN), len(rooms)):
-        room = rooms[place]
-        rest = room.length - room.next(kerf)
+        rest, breadth = rooms[place].length - rooms[place].used, rooms[place].breadth
         for pose in poses:
-            if pose.extents[axis] <= rest and pose.extents[1 - axis] <= room.breadth:
+            if pose.extents[axis] <= rest and pose.extents[1 - axis] <= breadth:
                 return place, pose
     return len(rooms), None
 
@@ -258,7 +249,7 @@ def make_plan(sheets: Sequence[Sequence[Piece]], plate: Plate, material: str) ->
     solution = Xml.SubElement(root, "Solution", name="E", algo="greedy", best="1")
     drops = boards = len(sheets) * plate.size[0] * plate.size[1]
     for number, sheet in enumerate(sheets, start=1):
-        cut = tuple(sorted((*piece.pose.extents, piece.x, piece.y) for piece in sheet))
+        cut = tuple(sorted((*pose.extents, x, y) for _, pose, x, y in sheet))
         drops -= sum(width * height for width, height, *_ in cut)
         pattern = str(patterns.setdefault(cut, len(patterns) + 1))
         element = Xml.SubElement(
