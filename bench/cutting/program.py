@@ -32,10 +32,10 @@ def main() -> int:
         write_down(about, "overlap", sys.argv[2:])
     files = [Path(name) for name in sys.argv[2:]]
     key = files[0].stem
-    nth = sum(key in line for line in read_lines(about))
-    write_down(about, "start", [path.name for path in files])
+    nth = sum(key in line and '"start"' in line for line in read_lines(about))
     dice = random.Random(f"{about['seed']} {key} {nth}")
     way = dice.choice(about.get("ways", WAYS))
+    write_down(about, "start", [path.name for path in files], way)
     time.sleep(about.get("takes_s", 0.0))
     for path in files:
         target = Path(about["exports"], f"{path.stem}.xml")
@@ -102,9 +102,10 @@ def read_lines(about: dict) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def write_down(about: dict, what: str, files: list[str]) -> None:
+def write_down(about: dict, what: str, files: list[str], way: str = "") -> None:
     """Add a line to the ledger, whole or not at all."""
-    line = json.dumps({"what": what, "pid": os.getpid(), "at": time.time(), "files": files})
+    facts = {"what": what, "pid": os.getpid(), "at": time.time(), "files": files, "way": way}
+    line = json.dumps(facts)
     file = os.open(about["ledger"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(file, f"{line}\n".encode())
     os.close(file)

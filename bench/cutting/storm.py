@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import ulak
 from bench.cutting.program import WAYS
-from bench.cutting.workshop import ACTIVE, Cut, Runner, Workshop, make_part
+from bench.cutting.workshop import ACTIVE, Cut, Workshop, make_part
 from ulak.errors import ServiceError
 from ulak.services.cutting.codes import (
     HOLD_ERROR_CODES,
@@ -29,7 +29,9 @@ from ulak.services.cutting.codes import (
 from ulak.services.cutting.saw import Manner
 
 RUNNERS: Final = 2
-KILL_EVERY_S: Final = (0.3, 1.5)
+KILL_EVERY_S: Final = (0.3, 1.2)
+KILLS: Final = 1.5
+"""How often a runner is killed, for each order: so a storm ends, however slow the machine is."""
 PATIENCE_S: Final = 900.0
 MOST_SHOWN: Final = 20
 RULES: Final = {"optimiserSlots": {"E": 2}}
@@ -61,14 +63,18 @@ def rage(shop: Workshop, orders: int, *, seed: int) -> Verdict:
         shop.start(RUNNERS)
         due, ends_at = 0.0, time.monotonic() + PATIENCE_S
         while _attend(shop, ids) and time.monotonic() < ends_at:
-            if time.monotonic() >= due:
+            victim = dice.choice(shop.runners)
+            if kills < KILLS * orders and time.monotonic() >= due and victim.is_ready:
+                shop.stop(victim, signal.SIGKILL)
+                shop.begin()
+                kills += 1
                 due = time.monotonic() + dice.uniform(*KILL_EVERY_S)
-                kills += _kill_one(shop, dice)
             time.sleep(0.05)
         for runner in list(shop.runners):
             shop.wait_until_ready(runner)
             shop.stop(runner)
     jobs = [shop.job(id) for id in ids]
+    trails = [shop.engine.inspect.trail(id) for id in ids]
     cuts = shop.cuts()
     wrong = [*_judge_cuts(shop, jobs, cuts), *_judge_jobs(shop, jobs)]
     wrong += [f"verify: {found}" for found in shop.engine.inspect.verify()]
@@ -79,7 +85,8 @@ def rage(shop: Workshop, orders: int, *, seed: int) -> Verdict:
             "plans cut": len(cuts), "pieces cut": sum(cut.parts.total() for cut in cuts),
             "programs started": len(shop.runs()), "programs ended": len(shop.runs("end")),
             "deliveries": sum(len(shop.deliveries(id)) for id in ids),
-            "lapses": sum(job.lapses for job in jobs),
+            "lapses": sum(line.kind == "lapsed" for trail in trails for line in trail),
+            "retries": sum(line.kind == "retried" for trail in trails for line in trail),
             "seconds": round(time.perf_counter() - began, 1),
         },
         wrong,
@@ -106,13 +113,6 @@ def make_order(dice: Random) -> dict[str, Any]:
     elif drawn < 0.12:
         parts.append(make_part("large", length_cm=300, width_cm=250))
     return order
-
-
-def _kill_one(shop: Workshop, dice: Random) -> int:
-    runner: Runner = dice.choice(shop.runners)
-    shop.stop(runner, signal.SIGKILL)
-    shop.begin()
-    return 1
 
 
 def _attend(shop: Workshop, ids: Sequence[str]) -> bool:
@@ -145,7 +145,9 @@ def _judge_jobs(shop: Workshop, jobs: Sequence[ulak.Job]) -> Iterator[str]:
         )
         if not is_documented:
             why = shop.engine.inspect.trail(job.id)[-1].message
-            yield f"{job.id} is {job.state} {code}: {why}"
+            runs = [line for line in shop.runs("") if job.id in line["files"][0]]
+            ways = [f"{line['what']} {line['way']}" for line in runs]
+            yield f"{job.id} is {job.state} {code}: {why}; its programs: {', '.join(ways)}"
 
 
 def _judge_cuts(shop: Workshop, jobs: Sequence[ulak.Job], cuts: Sequence[Cut]) -> Iterator[str]:

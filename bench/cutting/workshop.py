@@ -21,7 +21,7 @@ import ulak
 from bench.cutting import program
 from bench.publishing.blog import is_alive, wait_until
 from bench.zygote import Zygote
-from ulak.service import attach, get_service
+from ulak.service import attach, get_service, start
 from ulak.services.cutting import FLOW, Cutting
 from ulak.services.cutting.delivery import Delivery
 from ulak.services.cutting.order import parse_order
@@ -59,6 +59,12 @@ class Runner:
     @property
     def is_alive(self) -> bool:
         return is_alive(self.pid)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it works, or has ended."""
+        said = self.log.read_text() if self.log.exists() else ""
+        return READY in said or not self.is_alive
 
 
 class Workshop:
@@ -99,8 +105,7 @@ class Workshop:
                 attach(get_service("cutting"), self.engine, Settings(data=self.folder / "data"))
             self.cutting: Cutting = self.engine.kernel.attached["cutting"][1]
             stack.enter_context(self.engine)
-            self.cutting.tables.ensure()
-            self.cutting.jobs.set_slots()
+            start(self.engine, None)
             self.cutting.customers.add("Ada", PHONE)
             self.zygote = Zygote("bench.cutting.zygote")
             stack.callback(self.zygote.close)
@@ -158,10 +163,7 @@ class Workshop:
         return runner
 
     def wait_until_ready(self, runner: Runner) -> None:
-        def is_ready() -> bool:
-            return not runner.is_alive or (runner.log.exists() and READY in runner.log.read_text())
-
-        wait_until(is_ready, "a runner did not start", runner.log.read_text)
+        wait_until(lambda: runner.is_ready, "a runner did not start", runner.log.read_text)
 
     def environ(self) -> dict[str, str]:
         """Return the environment of a runner."""
@@ -258,8 +260,8 @@ class Workshop:
         return Cut(line["name"], line["sha256"], parts)
 
     def runs(self, what: str = "start") -> list[Mapping[str, Any]]:
-        """Return the lines of a kind that programs of mode A have written."""
-        return [line for line in _read_lines(self.programs) if line["what"] == what]
+        """Return the lines of a kind that programs of mode A have written, '' for all."""
+        return [line for line in _read_lines(self.programs) if what in ("", line["what"])]
 
     def expected_parts(self, job_id: str) -> dict[int, Counter[str]]:
         """Return the pieces of each batch of a job."""

@@ -2,9 +2,10 @@
 
 try:
     from ulak.web.access import KNOWN, PUBLIC, Access, Authenticator, Routes
-    from ulak.web.callers import Caller, guarded_router
+    from ulak.web.callers import Caller, actor_of, guarded_router
     from ulak.web.factory import app
     from ulak.web.idempotency import IdempotentRoute, idempotent_route
+    from ulak.web.schemas import answer
     from ulak.web.slash_route import SlashRoute
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
@@ -21,6 +22,8 @@ __all__ = [
     "IdempotentRoute",
     "Routes",
     "SlashRoute",
+    "actor_of",
+    "answer",
     "app",
     "guarded_router",
     "idempotent_route",

@@ -27,10 +27,13 @@ def test_the_constants_have_the_codes_of_the_table_and_no_others():
 
 
 @pytest.mark.shows("C-62")
-def test_every_request_code_of_the_table_has_its_error():
+def test_a_refused_request_has_its_code_of_the_table():
     errors = [each for each in vars(codes).values() if isinstance(each, type)]
-    named = {each.code.upper() for each in errors if issubclass(each, ServiceError)}
-    assert TABLE["request only"] <= named
+    named = {each.code for each in errors if issubclass(each, ServiceError)}
+    for code in TABLE["request only"] | codes.PERMANENT_ERROR_CODES:
+        error = codes.Refused(code, "why")
+        assert (error.code, error.status, str(error)) == (code.lower(), 400, "why")
+    assert {"e_validation", "e_job_not_found"} <= named
     assert codes.InvalidInput.status == 422
     assert codes.JobNotFound.status == 404
     assert codes.ConfigUnavailable.status == 503
@@ -55,8 +58,3 @@ def test_a_hold_has_a_code_that_waits_for_approval():
         assert codes.HoldCode(code, "why", {"part_ids": ["a"]}).details == {"part_ids": ["a"]}
     with pytest.raises(ValueError, match="is no code of a hold"):
         codes.HoldCode("E_XML_INVALID", "why")
-
-
-def test_a_refused_retry_has_the_code_of_the_failure():
-    error = codes.FailedForGood("E_XML_INVALID", "the plan is no XML")
-    assert (error.code, error.status) == ("e_xml_invalid", 400)

@@ -7,7 +7,7 @@ import pytest
 
 import ulak
 from ulak.services.cutting import SCHEMA
-from ulak.services.cutting.codes import InvalidInput, PhoneRequired
+from ulak.services.cutting.codes import InvalidInput, Refused
 from ulak.services.cutting.customers import Customers, normalise_phone
 from ulak.tables import Tables
 
@@ -67,8 +67,9 @@ def test_a_look_up_is_exact(customers):
 
 def test_a_look_up_needs_a_number(customers):
     for phone in ("", "  "):
-        with pytest.raises(PhoneRequired):
+        with pytest.raises(Refused) as caught:
             customers.look_up(phone)
+        assert caught.value.code == "e_phone_required"
 
 
 def test_a_customer_that_cannot_be_kept_is_refused_with_every_problem(customers):

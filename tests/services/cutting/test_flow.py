@@ -1,5 +1,6 @@
 """An order goes through ten states, and only as the table says."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,7 @@ from tests.services.cutting.steps import (
 from tests.services.publishing.site import eventually
 from ulak import TransitionNotAllowed
 from ulak.services.cutting import flow as module
-from ulak.services.cutting.codes import (
-    FailedForGood,
-    JobFinished,
-    JobNotFailed,
-    JobNotFound,
-    JobNotInHold,
-    RetryLimitReached,
-)
+from ulak.services.cutting.codes import JobNotFound, Refused
 from ulak.services.cutting.saw import LEDGER
 
 OTHERS = ("HOLD", "FAILED")
@@ -41,6 +35,12 @@ OTHERS = ("HOLD", "FAILED")
 
 def find_flow(desk: Desk) -> Any:
     return next(flow for flow in desk.engine.inspect.flows if flow.name == "cutting")
+
+
+def must_refuse(code: str, verb: Callable[..., object], job_id: str) -> None:
+    with pytest.raises(Refused) as refused:
+        verb(job_id, actor="ada")
+    assert refused.value.code == code
 
 
 @pytest.mark.shows("C-55", "C-60")
@@ -91,11 +91,10 @@ def test_done_is_final(desk: Desk) -> None:
     approve(desk, job_id)
     assert find_state(desk, job_id) == ("DONE", None)
     jobs = desk.cutting.jobs
-    for refused, error in [
-        (jobs.retry, JobNotFailed), (jobs.approve, JobNotInHold), (jobs.cancel, JobFinished),
+    for verb, code in [
+        (jobs.retry, "not_failed"), (jobs.approve, "not_in_hold"), (jobs.cancel, "finished"),
     ]:  # fmt: skip
-        with pytest.raises(error):
-            refused(job_id, actor="ada")
+        must_refuse(f"e_job_{code}", verb, job_id)
     for verb in (desk.engine.release, desk.engine.retry, desk.engine.cancel, desk.engine.expire):
         with pytest.raises(TransitionNotAllowed):
             verb(job_id, actor="ada")
@@ -110,19 +109,15 @@ def test_a_code_of_a_hold_waits_a_permanent_one_refuses_and_a_transient_one_allo
     desk.change(timeouts={"optiXmlMinutes": 0.001, "osiAckMinutes": 5})
     jobs = desk.cutting.jobs
     held = hold_for_operator(desk, order_id="held")
-    with pytest.raises(JobNotFailed):
-        jobs.retry(held, actor="ada")
+    must_refuse("e_job_not_failed", jobs.retry, held)
     write_plans(desk, held, "<Plan/>")
     approve(desk, held)
     assert find_state(desk, held) == ("FAILED", "E_XML_INVALID")
-    with pytest.raises(FailedForGood) as refused:
-        jobs.retry(held, actor="ada")
-    assert refused.value.code == "e_xml_invalid"
+    must_refuse("e_xml_invalid", jobs.retry, held)
     transient = hold_for_operator(desk, order_id="transient")
     approve(desk, transient)
     assert find_state(desk, transient) == ("FAILED", "E_OPTI_XML_TIMEOUT")
-    with pytest.raises(JobNotInHold):
-        jobs.approve(transient, actor="ada")
+    must_refuse("e_job_not_in_hold", jobs.approve, transient)
     assert jobs.retry(transient, actor="ada") == 1
     assert find_state(desk, transient) == ("NEW", None)
 
@@ -171,8 +166,7 @@ def test_only_an_operator_retries_as_often_and_as_late_as_the_rules_say(desk: De
         eventually(lambda: desk.engine.inspect.why(job_id).code != "delayed")
     desk.cutting.breaker.reset("ada")
     desk.work()
-    with pytest.raises(RetryLimitReached):
-        jobs.retry(job_id, actor="ada")
+    must_refuse("e_retry_limit_reached", jobs.retry, job_id)
     with pytest.raises(TransitionNotAllowed, match="retried 3 times"):
         desk.engine.retry(job_id, actor="ada")
 
@@ -247,8 +241,7 @@ def test_an_approval_leads_to_new_at_once_and_sets_the_flag_only_for_the_operato
     desk: Desk,
 ) -> None:
     job_id, jobs = submit(desk), desk.cutting.jobs
-    with pytest.raises(JobNotInHold):
-        jobs.approve(job_id, actor="ada")
+    must_refuse("e_job_not_in_hold", jobs.approve, job_id)
     desk.work()
     assert find_state(desk, job_id) == ("HOLD", "E_CRM_NO_MATCH")
     desk.know()
@@ -288,10 +281,8 @@ def test_a_job_is_cancelled_wherever_it_stands(desk: Desk, by: str) -> None:
     for job_id in (new, held, running):
         assert find_state(desk, job_id) == ("FAILED", "E_CANCELLED")
         assert list_events(desk, job_id)[-2:] == ["JOB_CANCELLED", "STATE_FAILED"]
-        with pytest.raises(FailedForGood):
-            desk.cutting.jobs.retry(job_id, actor="ada")
-        with pytest.raises(JobFinished):
-            desk.cutting.jobs.cancel(job_id, actor="ada")
+        must_refuse("e_cancelled", desk.cutting.jobs.retry, job_id)
+        must_refuse("e_job_finished", desk.cutting.jobs.cancel, job_id)
 
 
 @pytest.mark.shows("C-67")

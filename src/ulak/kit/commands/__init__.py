@@ -2,16 +2,26 @@
 about. Needs Typer, which the command line has."""
 
 from ulak.kit.commands.output import JsonOption, complain, note, print_json, print_table, some, when
-from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, load_service, reading
+from ulak.kit.commands.target import (
+    ActorOption,
+    AppOption,
+    HostOption,
+    NoteOption,
+    load_service,
+    opened_service,
+    reading,
+)
 
 __all__ = [
     "ActorOption",
     "AppOption",
+    "HostOption",
     "JsonOption",
     "NoteOption",
     "complain",
     "load_service",
     "note",
+    "opened_service",
     "print_json",
     "print_table",
     "reading",

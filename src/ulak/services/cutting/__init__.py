@@ -93,9 +93,9 @@ def _make_routes(engine: Engine, cutting: Cutting) -> Routes:
 
 
 def _make_address(engine: Engine, cutting: Cutting) -> Address:
-    from ulak.services.cutting.routes import make_address
+    from ulak.services.cutting.routes import BARE
 
-    return make_address(engine, cutting)
+    return BARE.make(engine)
 
 
 def _start(engine: Engine, cutting: Cutting, address: str | None) -> Mapping[str, str]:

@@ -66,44 +66,16 @@ class InvalidInput(ServiceError):
     code, status = "e_validation", 422
 
 
-class PhoneRequired(ServiceError):
-    code = "e_phone_required"
-
-
 class JobNotFound(ServiceError):
     code, status = "e_job_not_found", 404
 
 
-class JobNotInHold(ServiceError):
-    code = "e_job_not_in_hold"
-
-
-class JobNotFailed(ServiceError):
-    code = "e_job_not_failed"
-
-
-class RetryLimitReached(ServiceError):
-    code = "e_retry_limit_reached"
-
-
-class JobFinished(ServiceError):
-    code = "e_job_finished"
-
-
-class XmlNotReady(ServiceError):
-    code = "e_xml_not_ready"
-
-
 class Refused(ServiceError):
-    """A job cannot do what is asked of it as it stands: a code of the table, or that of its
-    failure, which is permanent."""
+    """What is asked is refused with a code of the table, or with that of a job's failure."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code.lower()
-
-
-FailedForGood = Refused
 
 
 class ConfigUnavailable(ServiceError):

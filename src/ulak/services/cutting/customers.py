@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 from ulak.kit.clock import Instant
 from ulak.kit.config_files import list_problems
 from ulak.kit.ids import new_secret_id
-from ulak.services.cutting.codes import InvalidInput, PhoneRequired
+from ulak.services.cutting.codes import InvalidInput, Refused
 from ulak.services.cutting.order import Said
 from ulak.tables import Tables
 
@@ -61,9 +61,9 @@ class Customers:
         self._tables = tables
 
     def look_up(self, phone: str) -> tuple[str, Customer | None]:
-        """Return a number as it is stored, and who has it. Raises `PhoneRequired`: it is blank."""
+        """Return a number as it is stored, and who has it. Raises `Refused`: it is blank."""
         if not phone.strip():
-            raise PhoneRequired("phone: it is empty; write the number of the customer")
+            raise Refused("E_PHONE_REQUIRED", "phone: it is empty; write a customer's number")
         number = normalise_phone(phone)
         return number, self.find(number)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -33,8 +33,8 @@ from ulak.services.cutting.delivery import Deliveries, PlanFile
 from ulak.services.cutting.modes import make_settings, run_mode
 from ulak.services.cutting.order import LARGEST_ORDER, parse_order, payload_hash
 from ulak.services.cutting.panel import Breaker
-from ulak.services.cutting.plans import Plan, collect_plans, read_plan
-from ulak.services.cutting.records import Records, StoredOrder
+from ulak.services.cutting.plans import Plan, collect_plans, find_plans, read_plan
+from ulak.services.cutting.records import Records, StoredBatch, StoredOrder
 from ulak.services.cutting.rules import DEFAULT_RULES, Config, Rules
 from ulak.services.cutting.transform import import_note
 from ulak.services.cutting.transform import prepare as make_batches
@@ -121,14 +121,14 @@ class Stages:
         return None
 
     def _prepare(self, run: Run[Any]) -> None:
-        rules, version, paths = self.config.rules(), self.config.rules_hash(), self.config.paths()
-        made = make_batches(
+        rules, paths = self.config.rules(), self.config.paths()
+        found = make_batches(
             run.payload, rules,
             customer_known=lambda phone: self.customers.find(phone) is not None,
             check_template=lambda: check_template(paths.template_path),
         )  # fmt: skip
         self.records.add(
-            run.job_id, made, revision=run.payload.get("revision"), rules_hash=version,
+            run.job_id, found, revision=run.payload.get("revision"), rules_hash=rules.version,
             settings=make_settings(run.payload, rules), now=to_instant(run.now),
         )  # fmt: skip
 
@@ -137,23 +137,22 @@ class Stages:
         with patience():
             order, batches = self._get_order(run), self.records.read_batches(run.job_id)
             paths, is_new = self.config.paths(), order.attempt_round != run.round
+            # Of the two folders either may have the slower clock.
+            at_ns = read_clock(paths.export_folder) if is_new else 0
             written: dict[int, Written] = {}
             for each in batches:
                 target = paths.import_folder / each.import_file
                 if not is_new and run.payload["opti_mode"] == "C" and target.exists():
                     continue  # the operator may have it open
                 try:
-                    written[each.n] = write_import(
+                    written[each.n] = file = write_import(
                         paths.template_path, [row.cells for row in each.batch.rows], target,
                         note=import_note(each.batch), recorded=each.import_sha256 or "",
                     )  # fmt: skip
                 except HoldCode as error:
                     return _hold(run, error)
-            # A later attempt asks for new plans, of whatever age the import files are.
-            times = [each.mtime_ns for each in written.values()]
-            if is_new and order.attempt_round:
-                times = [read_clock(paths.export_folder)]
-            at_ns = min(times, default=0)
+                # A later attempt asks for new plans, of whatever age the import files are.
+                at_ns = at_ns if order.attempt_round else min(at_ns, file.mtime_ns)
             self.records.set_imports(run.job_id, written, round=run.round, at_ns=at_ns)
         run.note("cutting.imported", import_files=[each.import_file for each in batches])
         return None
@@ -192,8 +191,10 @@ class Stages:
         order = await asyncio.to_thread(self._get_order, run)
         batches = await asyncio.to_thread(self.records.read_batches, run.job_id)
         deadline = await self._find_deadline(run, rules.timeouts.opti_xml_minutes)
-        files = [paths.import_folder / each.import_file for each in batches]
+        if mode != "C":
+            await asyncio.to_thread(self._discard_plans, run.job_id, order, batches)
         try:
+            files = [paths.import_folder / each.import_file for each in batches]
             await run_mode(mode, files, paths=paths, settings=order.settings, run=run)
             found = await collect_plans(
                 paths.export_folder, run.job_id, batches, not_before_ns=order.attempt_at_ns,
@@ -208,15 +209,25 @@ class Stages:
             await asyncio.to_thread(self.breaker.succeeded, key)
         return found
 
+    def _discard_plans(
+        self, job_id: str, order: StoredOrder, batches: Sequence[StoredBatch]
+    ) -> None:
+        """Remove what a program of this attempt has left that died with its runner: half a plan
+        may be of it."""
+        found = find_plans(
+            self.config.paths().export_folder, job_id, batches, not_before_ns=order.attempt_at_ns
+        )
+        for path in found.values():
+            path.unlink(missing_ok=True)
+
     def check(self, run: Run[Any], paths: Mapping[str, str]) -> None:
         """Read the plan of every batch, and store what it says with its SHA-256."""
         with patience():
-            stable_s, plans = self.config.rules().stable_seconds, dict[Path, Plan]()
-            for path in map(Path, paths.values()):
+            stable_s, plans = self.config.rules().stable_seconds, dict[int, tuple[str, Plan]]()
+            for n, path in paths.items():
                 run.checkpoint()
-                plans[path] = asyncio.run(read_plan(path, stable_s=stable_s))
-            by_number = zip(map(int, paths), plans.items(), strict=True)
-            self.records.set_plans(run.job_id, dict(by_number), round=run.round)
+                plans[int(n)] = path, asyncio.run(read_plan(Path(path), stable_s=stable_s))
+            self.records.set_plans(run.job_id, plans, round=run.round)
 
     async def deliver(self, run: Run[Any]) -> Hold | None:
         """Deliver every plan to the saw, and wait for its answers."""

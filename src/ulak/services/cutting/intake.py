@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+from ulak.kit.texts import number_text
 from ulak.kit.workbooks import UnreadableWorkbook, read_rows
 from ulak.services.cutting.codes import InvalidInput
 from ulak.services.cutting.order import EDGES
@@ -37,9 +38,9 @@ def read_order_sheet(
     start = next((n for n, row in rows if None not in map(_number, row[1:4])), 0)
     if not start:
         raise InvalidInput("body: no row has numbers in B, C and D (length, width, quantity)")
-    head = [row for n, row in rows if n <= _HEAD_ROWS]
-    thickness = _find_thickness([row for n, row in rows if n < start and n <= _HEAD_ROWS], head)
-    color, plate = _find_color(head), _search(_PLATE, head)
+    head = {n: row for n, row in rows if n <= _HEAD_ROWS}
+    thickness, color = _find_thickness(head, start), _find_color(head)
+    plate = _search(_PLATE, head.values())
     problems = []
     if thickness is None:
         problems.append("body: no thickness in the first 10 rows; write it as 18MM")
@@ -47,30 +48,22 @@ def read_order_sheet(
         problems.append("body: no colour in the first 10 rows; write it as RENK: WHITE")
     shared = {
         "part_type": part_type, "material_code": material_code, "color": color,
-        "thickness_mm": _plain(thickness or Decimal(0)),
+        "thickness_mm": float(thickness or 0),
     }  # fmt: skip
     parts = []
     for n, row in rows:
         # A title or a sum between the parts has nothing where a part has its length and width.
         is_part = n >= start and any(map(_text, (*row[1:3], *row[4:11])))
         # Above the parts stands the head; but a part with a slip in it must not pass for that.
-        if is_part or (n < start and _has_slip(row)):
-            problems += _list_problems(n, row)
+        is_slip = list(map(_number, row[1:4])).count(None) == 1 and all(map(_text, row[1:4]))
+        if is_part or (n < start and is_slip):
+            cells = dict(zip("BCDE", (*row[1:4], row[4] if _text(row[4]) else 0), strict=True))
+            wrong = [letter for letter, cell in cells.items() if _number(cell) is None]
+            problems += [f"{each}{n}: {_text(cells[each])[:40]!r} is no number" for each in wrong]
             parts.append(shared | _read_part(n, row, band))
     if problems:
         raise InvalidInput("; ".join(problems))
     return {"parts": parts} | ({"plate_size": _read_plate(plate)} if plate else {})
-
-
-def _has_slip(row: Cells) -> bool:
-    """Tell whether two of length, width and quantity are numbers, and one is a text."""
-    return all(map(_text, row[1:4])) and list(map(_number, row[1:4])).count(None) == 1
-
-
-def _list_problems(n: int, row: Cells) -> list[str]:
-    cells = zip("BCDE", (*row[1:4], row[4] if _text(row[4]) else 0), strict=True)
-    wrong = [(letter, _text(cell)[:40]) for letter, cell in cells if _number(cell) is None]
-    return [f"{letter}{n}: {text!r} is no number" for letter, text in wrong]
 
 
 def _read_part(n: int, row: Cells, band: str) -> dict[str, Any]:
@@ -80,35 +73,36 @@ def _read_part(n: int, row: Cells, band: str) -> dict[str, Any]:
     holes = "+".join(filter(None, map(_text, row[9:11])))
     texts = {"iidesc": _text(row[0]), "delik_kodu": holes, "desc1": _text(row[11])}
     said = bands | {key: text for key, text in texts.items() if text}
-    return {"id": str(n)} | {key: _plain(size) for key, size in sizes.items()} | said
+    return {"id": str(n)} | {key: float(size) for key, size in sizes.items()} | said
 
 
-def _find_thickness(above: Sequence[Cells], head: Sequence[Cells]) -> Decimal | None:
+def _find_thickness(head: Mapping[int, Cells], start: int) -> Decimal | None:
     """Return what stands above the parts, with MM before a bare number, or else in their rows."""
+    above = [row for n, row in head.items() if n < start]
     bare = (number for row in above if (number := _number(row[0])) and 1 <= number <= 60)
-    if found := _search(_THICKNESS, above):
-        return _number(found[1])
-    if (number := next(bare, None)) or not (found := _search(_THICKNESS, head)):
+    found = _search(_THICKNESS, above)
+    if found is None and (number := next(bare, None)):
         return number
-    return _number(found[1])
+    found = found or _search(_THICKNESS, head.values())
+    return _number(found[1]) if found else None
 
 
-def _find_color(head: Sequence[Cells]) -> str:
+def _find_color(head: Mapping[int, Cells]) -> str:
     """Return what stands behind the word, or in the next cell that is not empty."""
-    for row in head:
+    for row in head.values():
         for place, cell in enumerate(row, 1):
             if found := _COLOR.search(_text(cell)):
                 return next(filter(None, map(_text, (found[1], *row[place:]))), "")
     return ""
 
 
-def _read_plate(found: re.Match[str]) -> dict[str, Any]:
-    sides = (_number(side) or Decimal(0) for side in found.groups())
-    in_mm = (_plain(side * 10 if side < 1000 else side) for side in sides)
-    return dict(zip(("width_mm", "height_mm"), in_mm, strict=True))
+def _read_plate(found: re.Match[str]) -> dict[str, float]:
+    width, height = (_number(side) or Decimal(0) for side in found.groups())
+    in_mm = [float(side * 10 if side < 1000 else side) for side in (width, height)]
+    return {"width_mm": in_mm[0], "height_mm": in_mm[1]}
 
 
-def _search(pattern: re.Pattern[str], rows: Sequence[Cells]) -> re.Match[str] | None:
+def _search(pattern: re.Pattern[str], rows: Iterable[Cells]) -> re.Match[str] | None:
     texts = (cell for row in rows for cell in row if isinstance(cell, str))
     return next(filter(None, map(pattern.search, texts)), None)
 
@@ -125,13 +119,8 @@ def _number(cell: object) -> Decimal | None:
 
 def _text(cell: object) -> str:
     """Return a cell as people write it: a whole number without a point."""
-    number = _number(cell) if isinstance(cell, float) else None
-    return "" if cell is None else str(cell if number is None else _plain(number)).strip()
+    return "" if cell is None else number_text(cell) if type(cell) is float else str(cell).strip()
 
 
 def _is_set(cell: object) -> bool:
     return _text(cell).translate(_LETTERS).lower() not in _NOT_SET
-
-
-def _plain(number: Decimal) -> int | float:
-    return int(number) if number == number.to_integral_value() else float(number)

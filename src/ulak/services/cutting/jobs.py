@@ -11,9 +11,10 @@ from typing import Any, Final, Literal
 from ulak import BadInput, Engine, Flow, KeyTaken, StaleJob, StoreError, TransitionNotAllowed
 from ulak.errors import NotFound
 from ulak.kit import canonical_json
-from ulak.kit.files import open_file
-from ulak.services.cutting import FLOW, codes
+from ulak.kit.files import open_file, write_atomically
+from ulak.services.cutting import FLOW
 from ulak.services.cutting.chores import set_slots
+from ulak.services.cutting.codes import ConfigUnavailable, JobNotFound, Refused
 from ulak.services.cutting.receipt import make_receipt
 from ulak.services.cutting.records import Records, StoredBatch
 from ulak.services.cutting.rules import Config
@@ -44,9 +45,10 @@ _AUDIT: Final = (
     "WHERE a.key = ? ORDER BY a.id"
 )
 _CHANGED: Final = (
-    "INSERT INTO {schema}.cutting_changes (at, actor, name, hash, values_json) "
-    "VALUES (?, ?, ?, ?, ?)"
+    "INSERT INTO {schema}.cutting_changes (at, actor, name, values_json) VALUES (?, ?, ?, ?)"
 )
+
+_NOT_IN: Final = {"FAILED": "E_JOB_NOT_FAILED", "HOLD": "E_JOB_NOT_IN_HOLD"}
 
 
 class Jobs:
@@ -91,62 +93,60 @@ class Jobs:
         with suppress(BadInput):
             for row in self._tables.read(_GET, self._tables.make_key(id)):
                 return dict(zip(COLUMNS, row, strict=True))
-        raise codes.JobNotFound(f"there is no job {id[:100]}")
+        raise JobNotFound(f"there is no job {id[:100]}")
 
     def audit(self, id: str) -> list[Document]:
         """Return what has happened to a job, in its order. Raises `JobNotFound`."""
         self.get(id)
         try:
             language = self._config.rules().language
-        except codes.ConfigUnavailable:
+        except ConfigUnavailable:
             language = "en"
         rows = self._tables.read(_AUDIT.format(language=language), self._tables.make_key(id))
         return [dict(zip(EVENT_COLUMNS, row, strict=True)) for row in rows]
 
     def retry(self, id: str, *, actor: str) -> int:
         """Run a failed job again, after the minutes of the rules; return how often it was retried.
-        Raises `JobNotFound`, `JobNotFailed`, `RetryLimitReached`, or `FailedForGood` with the code
+        Raises `JobNotFound`, and `Refused`: it has not failed, was retried too often, or has a code
         that is permanent."""
-        self._must_be(id, "FAILED", codes.JobNotFailed, "only a job in FAILED can be retried")
         try:
-            return self._engine.retry(id, actor=actor).round - 1
+            return self._engine.retry(self._find(id, "FAILED"), actor=actor).round - 1
         except StaleJob:  # a line was written, or somebody was faster
             return self.retry(id, actor=actor)
         except KeyTaken as error:
-            raise codes.RetryLimitReached(f"the same order is job {error.holder} by now") from None
+            why = f"the same order is job {error.holder} by now"
+            raise Refused("E_RETRY_LIMIT_REACHED", why) from None
         except TransitionNotAllowed as error:
-            job = self._must_be(id, "FAILED", codes.JobNotFailed, "somebody else was faster")
-            if error.code == "retries-spent":
-                why = f"job {id} was retried {job['retry_count']} times; cancel it, or order again"
-                raise codes.RetryLimitReached(why) from None
-            raise codes.FailedForGood(job["error_code"], str(error)) from None
+            self._find(id, "FAILED")
+            is_spent = error.code == "retries-spent"
+            code = "E_RETRY_LIMIT_REACHED" if is_spent else self.get(id)["error_code"]
+            raise Refused(code, str(error)) from None
 
     def approve(self, id: str, *, actor: str) -> Document:
-        """Let a held job go on. Raises `JobNotFound`, `JobNotInHold`."""
-        self._must_be(id, "HOLD", codes.JobNotInHold, "only a job in HOLD can be approved")
+        """Let a held job go on. Raises `JobNotFound`, and `Refused`: it is not in HOLD."""
         try:
-            self._engine.release(id, actor=actor)
+            self._engine.release(self._find(id, "HOLD"), actor=actor)
         except StaleJob:
             return self.approve(id, actor=actor)
         except TransitionNotAllowed as error:
-            raise codes.JobNotInHold(str(error)) from None
+            raise Refused(_NOT_IN["HOLD"], str(error)) from None
         return self.get(id)
 
     def cancel(self, id: str, *, actor: str) -> Document:
         """End a job, and return it as it stands within five seconds: a step that runs is stopped.
-        Raises `JobNotFound`, `JobFinished`."""
+        Raises `JobNotFound`, and `Refused`: it has ended."""
         self.get(id)
         try:
             self._engine.cancel(id, actor=actor)
         except TransitionNotAllowed as error:
-            raise codes.JobFinished(str(error)) from None
+            raise Refused("E_JOB_FINISHED", str(error)) from None
         with suppress(TimeoutError):
             self._engine.wait(id, timeout=CANCEL_S)
         return self.get(id)
 
     def xml(self, id: str, batch: int | None = None) -> bytes | list[int]:
         """Return the plan of a batch, or of the only one; without `batch` the numbers of several.
-        Raises `JobNotFound`, `XmlNotReady`, and `NotFound`: there is no such batch, or its file
+        Raises `JobNotFound`, `Refused`, and `NotFound`: there is no such batch, or its file
         was removed."""
         batches = self._read_planned(id)
         if batch is None and len(batches) > 1:
@@ -169,40 +169,40 @@ class Jobs:
         ]
 
     def receipt(self, id: str) -> Document:
-        """Return what an order costs. Raises `JobNotFound`, `XmlNotReady`."""
+        """Return what an order costs. Raises `JobNotFound`, `Refused`."""
         batches = self._read_planned(id)
         solutions = [each.solution for each in batches]
         return make_receipt((each.batch for each in batches), solutions, self._config.rules())
 
     def configure(self, name: Literal["rules", "paths"], values: Any, *, actor: str) -> Document:
         """Put other rules or paths in force, with a line of who did it; return them. Raises
-        `InvalidInput`, naming each key that is wrong: nothing was changed."""
-        config = self._config
-        put = config.put_rules if name == "rules" else config.put_paths
-        before: Document | None = None
-        with suppress(codes.ConfigUnavailable):  # then this is how it is mended
-            before = (config.rules() if name == "rules" else config.paths()).document()
+        `InvalidInput`, naming each key that is wrong, and `StoreError`: nothing was changed."""
+        put = self._config.put_rules if name == "rules" else self._config.put_paths
+        file = self._config.folder / f"{name}.json"
+        before = file.read_bytes() if file.exists() else None
         try:
             with self._tables.writing() as connection:
-                made = put(values).document()
-                facts = (name, config.rules_hash(), canonical_json(made))
-                self._tables.execute(connection, _CHANGED, self._tables.now, actor, *facts)
+                made = put(values)
+                facts = (self._tables.now, actor, name, canonical_json(made.document()))
+                self._tables.execute(connection, _CHANGED, *facts)
         except StoreError:
             if before is not None:
-                put(before)
+                write_atomically(file, before)
             raise
-        set_slots(self._engine, config.rules())
-        return made
+        set_slots(self._engine, self._config.rules())
+        return made.document()
 
-    def _must_be(self, id: str, state: str, error: type[codes.ServiceError], why: str) -> Document:
+    def _find(self, id: str, state: str) -> str:
+        """Return the id of a job in this state; raise `JobNotFound` or `Refused` for another."""
         job = self.get(id)
         if job["state"] != state:
-            raise error(f"job {id} is in {job['state']}: {why}")
-        return job
+            raise Refused(_NOT_IN[state], f"job {id} is in {job['state']}, not in {state}")
+        return id
 
     def _read_planned(self, id: str) -> list[StoredBatch]:
         """Return the batches of a job whose plans were checked."""
         job, batches = self.get(id), self._records.read_batches(id)
         if not batches or any(each.plan_sha256 is None for each in batches):
-            raise codes.XmlNotReady(f"job {id} is in {job['state']}: its plans are not ready yet")
+            why = f"job {id} is in {job['state']}: its plans are not ready yet"
+            raise Refused("E_XML_NOT_READY", why)
         return batches

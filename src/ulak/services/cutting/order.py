@@ -27,10 +27,6 @@ EDGES: Final = ("edge_up", "edge_lo", "edge_sx", "edge_dx")
 LARGEST_ORDER: Final = 5 * 1024 * 1024
 """In bytes, of a request and of a payload."""
 LONGEST_SIDE_MM: Final = 5000
-LARGEST_PLATE_MM: Final = 100_000
-LONGEST_NAME: Final = 500
-# A cell of a workbook holds 32,767 characters.
-LONGEST_TEXT: Final = 4000
 
 
 def _not_blank(text: str) -> str:
@@ -51,8 +47,9 @@ def _side(value: float, info: ValidationInfo) -> float:
     return value
 
 
-Name = Annotated[str, Field(max_length=LONGEST_NAME), AfterValidator(must_be_writable)]
-Text = Annotated[str, Field(max_length=LONGEST_TEXT), AfterValidator(must_be_writable)]
+Name = Annotated[str, Field(max_length=500), AfterValidator(must_be_writable)]
+# A cell of a workbook holds 32,767 characters.
+Text = Annotated[str, Field(max_length=4000), AfterValidator(must_be_writable)]
 Said = Annotated[Name, AfterValidator(_not_blank)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Side = Annotated[Positive, AfterValidator(_side)]
@@ -66,8 +63,8 @@ class _Sent(BaseModel):
 
 
 class Plate(_Sent):
-    width_mm: Annotated[Positive, Field(le=LARGEST_PLATE_MM)]
-    height_mm: Annotated[Positive, Field(le=LARGEST_PLATE_MM)]
+    width_mm: Annotated[Positive, Field(le=100_000)]
+    height_mm: Annotated[Positive, Field(le=100_000)]
 
 
 class Part(_Sent):

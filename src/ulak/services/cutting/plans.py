@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from ulak.kit.files import StableFiles
-from ulak.kit.threads import Aside
+from ulak.kit.threads import Aside, poll
 from ulak.kit.xml import BadXml, read_xml
 from ulak.services.cutting.codes import CuttingError
 
@@ -27,6 +26,8 @@ SOLUTION: Final = (
 _LONGEST_VALUE = 200
 # How long a file that is no plan may go on changing before nobody waits for it any more. A guess.
 _PATIENCE_S = 60.0
+
+T = TypeVar("T")
 
 
 class Marked(Protocol):
@@ -96,47 +97,28 @@ async def collect_plans(
     the time to prove that it is stable. Raises `CuttingError` E_OPTI_XML_TIMEOUT: after
     `patience_s`, with the batches that have no plan.
     """
-    stable = StableFiles(stable_s)
-    found: dict[int, Path] = {}
-    trouble = ""
+    stable, found = StableFiles(stable_s), dict[int, Path]()
 
-    def look() -> bool:
-        nonlocal found, trouble
-        try:
-            found = find_plans(folder, job_id, batches, not_before_ns=not_before_ns)
-            trouble = ""
-        except OSError as error:
-            trouble = f"; the folder cannot be read: {error}"
+    def look() -> dict[int, Path] | None:
+        nonlocal found
+        found = find_plans(folder, job_id, batches, not_before_ns=not_before_ns)
         # Each is looked at, also after one that is not stable: its time begins at the first look.
         are_stable = [stable.is_stable(path) for path in found.values()]
-        return not trouble and len(found) == len(batches) and all(are_stable)
+        return found if len(found) == len(batches) and all(are_stable) else None
 
-    ends_at = time.monotonic() + patience_s
-    is_extended = False
-    aside = Aside("cutting-plans", at_once=False)
+    ends_at = time.monotonic() + max(patience_s, 0)
+
+    def is_over() -> bool:
+        grace_s = stable_s + poll_s if len(found) == len(batches) else 0
+        return time.monotonic() > ends_at + grace_s
+
     try:
-        while True:
-            left = ends_at - time.monotonic()
-            try:
-                async with asyncio.timeout(max(left, 0) + stable_s + 1):
-                    if await aside.run(look):
-                        return dict(found)
-            except TimeoutError:
-                trouble = "; the folder does not answer"
-                break
-            left = ends_at - time.monotonic()
-            if left <= 0 and not is_extended and len(found) == len(batches):
-                is_extended = True
-                left = stable_s + poll_s
-                ends_at = time.monotonic() + left
-            if left <= 0:
-                break
-            await asyncio.sleep(min(poll_s, left))
-    finally:
-        aside.close()
-    missing = ", ".join(each.mark for each in batches if each.n not in found)
-    why = f"no plan came for {missing}" if missing else "a plan is still being written"
-    raise CuttingError("E_OPTI_XML_TIMEOUT", f"{why} in {folder}{trouble}")
+        return await _poll(look, poll_s, is_over)
+    except TimeoutError as error:
+        missing = ", ".join(each.mark for each in batches if each.n not in found)
+        why = f"no plan came for {missing}" if missing else "a plan is still being written"
+        trouble = f" ({error})" if str(error) else ""
+        raise CuttingError("E_OPTI_XML_TIMEOUT", f"{why} in {folder}{trouble}") from error
 
 
 async def read_plan(path: Path, *, stable_s: float) -> Plan:
@@ -146,33 +128,41 @@ async def read_plan(path: Path, *, stable_s: float) -> Plan:
     it has gone, cannot be read, or is always being written.
     """
     stable = StableFiles(stable_s)
+
+    def look() -> Plan | None:
+        is_stable = stable.is_stable(path)
+        try:
+            return _read(path)
+        except BadXml as error:
+            if is_stable:
+                raise CuttingError("E_XML_INVALID", f"{path.name}: {error}") from error
+        except FileNotFoundError as error:
+            why = f"the plan {path} has gone; retry the job"
+            raise CuttingError("E_OPTI_XML_TIMEOUT", why) from error
+        return None
+
     ends_at = time.monotonic() + stable_s + _PATIENCE_S
-    aside = Aside("cutting-plan", at_once=False)
     try:
-        while True:
-            try:
-                async with asyncio.timeout(_PATIENCE_S):
-                    is_stable = await aside.run(stable.is_stable, path)
-                    return await aside.run(_read, path)
-            except BadXml as error:
-                if is_stable:
-                    raise CuttingError("E_XML_INVALID", f"{path.name}: {error}") from error
-                why: object = error
-            except TimeoutError:
-                why = "its folder does not answer"
-                break
-            except OSError as error:
-                why = error
-                if isinstance(error, FileNotFoundError):
-                    break
-            if time.monotonic() > ends_at:
-                break
-            await asyncio.sleep(max(stable_s / 4, 0.01))
+        return await _poll(look, max(stable_s / 4, 0.01), lambda: time.monotonic() > ends_at)
+    except TimeoutError as error:
+        why = str(error) or "it is always being written"
+        raise CuttingError("E_OPTI_XML_TIMEOUT", f"{path} cannot be read: {why}") from error
+
+
+async def _poll(
+    look: Callable[[], T | None], longest_pause_s: float, is_over: Callable[[], bool]
+) -> T:
+    threads = Aside("cutting-plans", at_once=False)  # its own: one that hangs stops nobody else
+    try:
+        return await poll(
+            threads, look, longest_pause_s=longest_pause_s, checkpoint=_no_stop, is_over=is_over
+        )
     finally:
-        aside.close()
-    raise CuttingError(
-        "E_OPTI_XML_TIMEOUT", f"the plan {path} cannot be read: {why}; a retry makes a new one"
-    )
+        threads.close()
+
+
+def _no_stop() -> None:
+    """What waits for plans is cancelled when it should stop."""
 
 
 def _read(path: Path) -> Plan:

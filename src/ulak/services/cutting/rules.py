@@ -15,7 +15,6 @@ from pydantic.alias_generators import to_camel
 from ulak.errors import BadInput
 from ulak.kit import canonical_json
 from ulak.kit.config_files import ConfigFile, ConfigSection
-from ulak.kit.texts import number_text as number_text  # until modes.py looks there
 from ulak.services.cutting.codes import ConfigUnavailable, InvalidInput
 from ulak.services.cutting.workbook import make_template
 
@@ -209,10 +208,6 @@ class Config:
         if "opti_mode_default" in rules.model_fields_set or not os.path.isfile(paths.exe_path):
             return rules
         return rules.model_copy(update={"opti_mode_default": "C"})
-
-    def rules_hash(self) -> str:
-        """Return the version of the rules in force."""
-        return self.rules().version
 
     def paths(self) -> Paths:
         """Return the paths in force, absolute."""

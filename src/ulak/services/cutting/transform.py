@@ -93,9 +93,9 @@ def rows_json(batch: Batch) -> str:
     return msgspec.json.encode(batch).decode()
 
 
-def read_batch(*columns: Any) -> Batch:
+def read_batch(text: str) -> Batch:
     """Return a batch from what `rows_json` has made of it."""
-    return msgspec.json.decode(columns[-1], type=Batch)
+    return msgspec.json.decode(text, type=Batch)
 
 
 def import_note(batch: Batch) -> str:
@@ -128,7 +128,7 @@ def prepare(
     if size is None and rules.default_plate_size is not None:
         size = rules.default_plate_size.model_dump()
     if size is None:
-        text = "neither the order nor the rules say it; add defaultPlateSize, then approve"
+        text = "order and rules name no plate size; add defaultPlateSize to the rules, then approve"
         raise HoldCode("E_PLATE_SIZE_MISSING", text)
     check_template()
 

@@ -3,7 +3,7 @@ table in which each route stands with the line that says who may call it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
@@ -15,12 +15,12 @@ from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 
 from ulak.kit.bodies import Body, strict_body
 from ulak.kit.clock import Instant, rfc3339, to_datetime
+from ulak.kit.routes import RouteTable
 from ulak.services.publishing import statuses
 from ulak.services.publishing.articles import Article, Comment
-from ulak.web import Access, Authenticator, guarded_router
+from ulak.web import Authenticator
 
 Model = TypeVar("Model", bound=BaseModel)
-Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
 def storable(text: str) -> str:
@@ -108,27 +108,13 @@ class Said(BaseModel):
     data: dict[str, Any]
 
 
-class RouteTable:
-    """Routes for one kind of caller; each is declared with its line of access:
-
-    @routes("GET", "/api/articles", PUBLIC)
-    """
-
-    def __init__(
-        self, route_class: type[APIRoute], authenticate: Authenticator | None, scheme: str
-    ) -> None:
-        self.router = guarded_router(route_class=route_class)
-        self.access: list[Access] = []
-        self._who: dict[str, Any] = {"authenticate": authenticate, "schemes": (scheme,)}
-
-    def __call__(
-        self, method: str, path: str, scope: str, *, status: int = 200, **described: Any
-    ) -> Callable[[Endpoint], Endpoint]:
-        """Declare a route; `described` is added to its operation of the OpenAPI document."""
-        self.access.append(Access(method, path, scope, **self._who))
-        return self.router.api_route(
-            path, methods=[method], status_code=status, response_model=Said, openapi_extra=described
-        )
+def make_table(
+    route_class: type[APIRoute], authenticate: Authenticator | None, scheme: str
+) -> RouteTable:
+    """Return a table of routes for one kind of caller."""
+    return RouteTable(
+        route_class=route_class, response_model=Said, authenticate=authenticate, schemes=(scheme,)
+    )
 
 
 def optional_body(model: type[Model]) -> Any:

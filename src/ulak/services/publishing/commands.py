@@ -15,6 +15,7 @@ from ulak.kit.clock import rfc3339
 from ulak.kit.commands import (
     ActorOption,
     AppOption,
+    HostOption,
     JsonOption,
     complain,
     load_service,
@@ -36,9 +37,6 @@ from ulak.web import app as make_app
 
 group = typer.Typer(no_args_is_help=True, help="The parts of publishing, and its dead letters.")
 
-HostOption = Annotated[
-    str | None, typer.Option(help="Listen on this address; else ULAK_HOST or 127.0.0.1.")
-]
 PortOption = Annotated[
     int | None,
     typer.Option(

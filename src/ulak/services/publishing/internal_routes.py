@@ -13,7 +13,7 @@ from ulak.auth import Keys
 from ulak.errors import Forbidden, ServiceError, Unauthenticated
 from ulak.kit.bodies import describe_body, strict_body
 from ulak.services.publishing import bodies, scopes
-from ulak.services.publishing.bodies import RouteTable, optional_body, said, show_article
+from ulak.services.publishing.bodies import make_table, optional_body, said, show_article
 from ulak.services.publishing.public_routes import Limit, Skip
 from ulak.services.publishing.saga import Saga, Step
 from ulak.web import Access, Caller, SlashRoute
@@ -80,7 +80,7 @@ def make_internal(
     engine: Engine, saga: Saga, dead_letters: DeadLetters
 ) -> tuple[APIRouter, list[Access]]:
     """Make the internal routes, each with its line of access."""
-    route = RouteTable(_Route, verify_api_key(engine), "Token")
+    route = make_table(_Route, verify_api_key(engine), "Token")
 
     @route("GET", POST, scopes.READ)
     def read(id: Id) -> Response:

@@ -13,7 +13,7 @@ from ulak.idempotency import HEADER, Execution, Guard, Scope
 from ulak.kit.bodies import describe_body, strict_body
 from ulak.services.publishing import bodies, statuses
 from ulak.services.publishing.articles import Posts
-from ulak.services.publishing.bodies import RouteTable, said, show_article, show_comment
+from ulak.services.publishing.bodies import make_table, said, show_article, show_comment
 from ulak.tables import Tables
 from ulak.web import (
     KNOWN,
@@ -65,7 +65,7 @@ class _Route(SlashRoute, IdempotentRoute):
 
 def make_public(engine: Engine, posts: Posts, logins: Logins) -> tuple[APIRouter, list[Access]]:
     """Make the routes of posts and comments, each with its line of access."""
-    route = RouteTable(_Route, logins, "Bearer")
+    route = make_table(_Route, logins, "Bearer")
 
     def who(principal: Caller) -> tuple[str, str]:
         posts.tables.ensure()  # not in the transaction of the key, which has begun later on
@@ -169,7 +169,7 @@ def make_public(engine: Engine, posts: Posts, logins: Logins) -> tuple[APIRouter
 
 def make_ready(tables: Tables) -> tuple[APIRouter, list[Access]]:
     """Make the probe that tells whether the database of these tables answers."""
-    route = RouteTable(SlashRoute, None, "Bearer")
+    route = make_table(SlashRoute, None, "Bearer")
 
     @route("GET", "/ready", PUBLIC)
     def ready() -> Response:

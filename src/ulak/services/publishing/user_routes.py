@@ -11,7 +11,7 @@ from pydantic import StringConstraints
 
 from ulak.kit.bodies import Body, describe_body, strict_body
 from ulak.kit.logins import Logins
-from ulak.services.publishing.bodies import RouteTable, Storable, said
+from ulak.services.publishing.bodies import Storable, make_table, said
 from ulak.services.publishing.users import SHORTEST_PASSWORD, User, Users
 from ulak.web import KNOWN, PUBLIC, Access, Caller, SlashRoute
 
@@ -74,9 +74,9 @@ class Target(Body):
 
 def make_users(users: Users, logins: Logins) -> tuple[APIRouter, list[Access]]:
     """Make the routes, each with its line of access."""
-    route = RouteTable(SlashRoute, logins, "Bearer")
+    route = make_table(SlashRoute, logins, "Bearer")
     # A token that has expired is no hindrance to a new login.
-    public = RouteTable(SlashRoute, None, "Bearer")
+    public = make_table(SlashRoute, None, "Bearer")
     public.router = route.router
 
     @public("POST", USERS, PUBLIC, status=201, **describe_body(NewUser, A_USER))

@@ -1,13 +1,11 @@
 -- What is no part of a job. Times are microseconds since 1970, job ids as `Job.id` has them.
-
 CREATE TABLE cutting_customers (
     id text NOT NULL PRIMARY KEY, name text NOT NULL, phone_normalized text NOT NULL UNIQUE,
     created_at integer NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- What PREPARED found, once and for all. Plans count that are no older than `attempt_at_ns`, by the
--- clock of the file system: when the import files were written, of the round of that attempt.
--- `cleared` is 1 once the files of the job were removed.
+-- clock of the file system. `cleared` is 1 once the files of the job were removed.
 CREATE TABLE cutting_orders (
     job_id text NOT NULL PRIMARY KEY, rules_hash text NOT NULL, settings_json text NOT NULL,
     backing_edge_reset_count integer NOT NULL, prepared_at integer NOT NULL,
@@ -17,12 +15,9 @@ CREATE TABLE cutting_orders (
 CREATE INDEX cutting_orders_with_files ON cutting_orders (prepared_at) WHERE cleared = 0;
 
 CREATE TABLE cutting_batches (
-    job_id text NOT NULL, n integer NOT NULL, mark text NOT NULL,
-    part_type text NOT NULL, color text NOT NULL, thickness text NOT NULL,
-    material_code text NOT NULL, rows_json text NOT NULL,
-    import_file text NOT NULL, import_sha256 text, import_mtime_ns integer,
-    plan_file text, plan_sha256 text, plan_path text, solution_json text,
-    PRIMARY KEY (job_id, n), UNIQUE (job_id, mark)
+    job_id text NOT NULL, n integer NOT NULL, batch_json text NOT NULL, import_file text NOT NULL,
+    import_sha256 text, plan_path text, plan_sha256 text, solution_json text,
+    PRIMARY KEY (job_id, n)
 ) STRICT, WITHOUT ROWID;
 
 -- The key is the law: of any number of runners one delivers, and no name comes twice.
@@ -31,10 +26,8 @@ CREATE TABLE cutting_deliveries (
     file_name text NOT NULL UNIQUE, temporary text NOT NULL, sha256 text NOT NULL,
     state text NOT NULL
         CHECK (state IN ('intent', 'acked', 'failed', 'withdrawn', 'unknown')),
-    intent_at integer NOT NULL, ended_at integer,
-    PRIMARY KEY (job_id, batch_n, n)
+    intent_at integer NOT NULL, ended_at integer, PRIMARY KEY (job_id, batch_n, n)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX cutting_deliveries_open ON cutting_deliveries (state);
 
 CREATE TABLE cutting_breaker (
     id integer NOT NULL PRIMARY KEY CHECK (id = 1), failures integer NOT NULL, opened_at integer,
@@ -46,51 +39,38 @@ INSERT INTO cutting_breaker (id, failures, runs, failed_runs) VALUES (1, 0, 0, 0
 
 -- Who has changed the rules or the paths, to what.
 CREATE TABLE cutting_changes (
-    id integer PRIMARY KEY, at integer NOT NULL, actor text NOT NULL,
-    name text NOT NULL, hash text NOT NULL, values_json text NOT NULL
+    id integer PRIMARY KEY, at integer NOT NULL,
+    actor text NOT NULL, name text NOT NULL, values_json text NOT NULL
 ) STRICT;
 
--- Which lines of a trail are audit events. Without a type it is that of the state moved to.
-CREATE TABLE cutting_kinds (
-    kind text NOT NULL, k integer NOT NULL, event_type text, PRIMARY KEY (kind, k)
-) STRICT, WITHOUT ROWID;
-INSERT INTO cutting_kinds (kind, k, event_type) VALUES
-    ('submitted', 0, 'JOB_CREATED'), ('submitted', 1, NULL), ('moved', 0, NULL),
-    ('entered', 0, NULL), ('held', 0, NULL), ('failed', 0, NULL), ('expired', 0, NULL),
-    ('released', 0, 'HOLD_APPROVED'), ('released', 1, NULL), ('retried', 1, NULL),
-    ('retried', 0, 'JOB_RETRY_SCHEDULED'), ('cancelled', 0, 'JOB_CANCELLED'),
-    ('cancelled', 1, NULL), ('lapsed', 0, 'LEASE_EXPIRED'),
-    ('cutting.prepared', 0, 'STATE_PREPARED'), ('cutting.imported', 0, 'STATE_OPTI_IMPORTED'),
-    ('cutting.optimised', 0, 'STATE_OPTI_DONE'), ('cutting.held', 0, 'STATE_HOLD'),
-    ('cutting.dedup', 0, 'JOB_DEDUP'), ('cutting.backing-edge-reset', 0, 'BACKING_EDGE_RESET'),
-    ('cutting.delivery-intent', 0, 'DELIVERY_INTENT'), ('cutting.ack', 0, 'ACK'),
-    ('cutting.withdrawn', 0, 'DELIVERY_WITHDRAWN'), ('cutting.runner', 0, 'OPTI_RUNNER_ENDED');
-
+-- Audit events, with the kind of the line that each is; without one it is a move to its state.
 CREATE TABLE cutting_messages (
-    event_type text NOT NULL, en text NOT NULL, tr text NOT NULL, PRIMARY KEY (event_type)
+    event_type text NOT NULL PRIMARY KEY, kind text, en text NOT NULL, tr text NOT NULL
 ) STRICT, WITHOUT ROWID;
-INSERT INTO cutting_messages (event_type, en, tr) VALUES
-    ('JOB_CREATED', 'The job was created', 'Job olusturuldu'),
-    ('JOB_DEDUP', 'The same order came again', 'Ayni siparis tekrar geldi'),
-    ('STATE_NEW', 'The job waits to be prepared', 'Job siraya alindi'),
-    ('STATE_PREPARED', 'The job is prepared', 'Job donusum icin hazirlandi'),
-    ('STATE_OPTI_IMPORTED', 'The import files are written', 'Import dosyalari yazildi'),
-    ('STATE_OPTI_RUNNING', 'The optimiser has the job', 'Optimizasyon basladi'),
-    ('STATE_OPTI_DONE', 'Every batch has a plan', 'Optimizasyon tamamlandi'),
-    ('STATE_XML_READY', 'Every plan is valid', 'XML dosyalari hazir'),
-    ('STATE_DELIVERED', 'The saw has acknowledged every plan', 'Makine tum dosyalari aldi'),
-    ('STATE_DONE', 'The job is done', 'Job tamamlandi'),
-    ('STATE_HOLD', 'The job waits for an operator', 'Islem HOLD'),
-    ('STATE_FAILED', 'The job has failed', 'Islem FAILED'),
-    ('HOLD_APPROVED', 'An operator lets the job go on', 'Operator onayladi'),
-    ('BACKING_EDGE_RESET', 'Back panels lost their edge bands', 'Arkalik bantlari sifirlandi'),
-    ('JOB_RETRY_SCHEDULED', 'The job will be tried again', 'Job tekrar denenecek'),
-    ('JOB_CANCELLED', 'The job was cancelled', 'Job iptal edildi'),
-    ('LEASE_EXPIRED', 'The runner of the job vanished', 'Isleyici kayboldu'),
-    ('DELIVERY_INTENT', 'A plan is being delivered', 'Dosya makineye gonderiliyor'),
-    ('ACK', 'The saw has acknowledged a plan', 'Makine dosyayi aldi'),
-    ('DELIVERY_WITHDRAWN', 'A delivered plan was withdrawn', 'Gonderilen dosya geri cekildi'),
-    ('OPTI_RUNNER_ENDED', 'The program of the optimiser has ended', 'Optimizasyon programi bitti');
+INSERT INTO cutting_messages (event_type, kind, en, tr) VALUES
+    ('JOB_CREATED', 'submitted', 'The job was created', 'Job olusturuldu'),
+    ('JOB_DEDUP', 'cutting.dedup', 'The same order came again', 'Ayni siparis tekrar geldi'),
+    ('STATE_NEW', NULL, 'The job waits to be prepared', 'Job siraya alindi'),
+    ('STATE_PREPARED', 'cutting.prepared', 'The job is prepared', 'Job donusum icin hazirlandi'),
+    ('STATE_OPTI_IMPORTED', 'cutting.imported', 'The import files are written',
+        'Import dosyalari yazildi'),
+    ('STATE_OPTI_RUNNING', NULL, 'The optimiser has the job', 'Optimizasyon basladi'),
+    ('STATE_OPTI_DONE', 'cutting.optimised', 'Every batch has a plan', 'Optimizasyon tamamlandi'),
+    ('STATE_XML_READY', NULL, 'Every plan is valid', 'XML dosyalari hazir'),
+    ('STATE_DELIVERED', NULL, 'The saw has taken every plan', 'Makine tum dosyalari aldi'),
+    ('STATE_DONE', NULL, 'The job is done', 'Job tamamlandi'),
+    ('STATE_HOLD', 'cutting.held', 'The job waits for an operator', 'Islem HOLD'),
+    ('STATE_FAILED', NULL, 'The job has failed', 'Islem FAILED'),
+    ('HOLD_APPROVED', 'released', 'An operator lets the job go on', 'Operator onayladi'),
+    ('BACKING_EDGE_RESET', 'cutting.backing-edge-reset', 'Back panels lost their edge bands',
+        'Arkalik bantlari sifirlandi'),
+    ('JOB_RETRY_SCHEDULED', 'retried', 'The job will be tried again', 'Job tekrar denenecek'),
+    ('JOB_CANCELLED', 'cancelled', 'The job was cancelled', 'Job iptal edildi'),
+    ('LEASE_EXPIRED', 'lapsed', 'The runner of the job vanished', 'Isleyici kayboldu'),
+    ('DELIVERY_INTENT', 'cutting.delivery-intent', 'A plan is delivered', 'Dosya gonderiliyor'),
+    ('ACK', 'cutting.ack', 'The saw has taken a plan', 'Makine dosyayi aldi'),
+    ('DELIVERY_WITHDRAWN', 'cutting.withdrawn', 'A plan was withdrawn', 'Dosya geri cekildi'),
+    ('OPTI_RUNNER_ENDED', 'cutting.runner', 'The optimiser has ended', 'Optimizasyon bitti');
 
 -- The trail in the words of this service. A failure's message begins with the class of the error.
 CREATE VIEW cutting_lines AS
@@ -101,21 +81,21 @@ SELECT t.*,
         WHEN t.kind = 'failed' AND substr(t.code, 1, 2) = 'E_'
         THEN substr(t.message, instr(t.message, ': ') + 2)
         ELSE coalesce(t.message, t.code, '') END AS reason,
-    (SELECT e.code FROM cutting_flow_trail AS e
-        WHERE e.key = t.key AND e.seq < t.seq AND e.kind IN ('held', 'failed')
-        ORDER BY e.seq DESC LIMIT 1) AS ended_code
+    (SELECT e.code FROM cutting_flow_trail AS e WHERE e.key = t.key AND e.seq < t.seq
+        AND e.kind IN ('held', 'failed') ORDER BY e.seq DESC LIMIT 1) AS ended_code,
+    CASE WHEN t.kind = 'retried' AND t.details IS NOT NULL
+        THEN json_extract(t.details, '$.after_s') ELSE 0 END AS after_s
 FROM cutting_flow_trail AS t;
 
 -- `key` is the id as the engine keeps it: the column by which one job is found at once.
 CREATE VIEW cutting_jobs AS
 SELECT j.job_id AS id, json_extract(j.payload, '$.order_id') AS order_id, j.payload AS payload_json,
     j.dedup_key AS payload_hash, j.state,
-    CASE WHEN j.code = 'cancelled' THEN 'E_CANCELLED'
-        WHEN substr(j.code, 1, 2) = 'E_' THEN j.code
-        WHEN j.code IS NOT NULL THEN 'E_UNKNOWN' END AS error_code,
-    CASE WHEN j.code IS NOT NULL THEN (
-        SELECT l.reason FROM cutting_lines AS l
-        WHERE l.key = j.key AND l.kind IN ('held', 'failed', 'cancelled', 'expired')
+    CASE WHEN j.code IS NOT NULL THEN (SELECT l.error_code FROM cutting_lines AS l
+        WHERE l.key = j.key AND l.code IS NOT NULL AND l.to_state = j.state
+        ORDER BY l.seq DESC LIMIT 1) END AS error_code,
+    CASE WHEN j.code IS NOT NULL THEN (SELECT l.reason FROM cutting_lines AS l
+        WHERE l.key = j.key AND l.code IS NOT NULL AND l.to_state = j.state
         ORDER BY l.seq DESC LIMIT 1) END AS error_message,
     j.round - 1 AS retry_count, json_extract(j.payload, '$.opti_mode') AS opti_mode,
     strftime('%Y-%m-%dT%H:%M:%fZ', j.not_before / 1e6, 'unixepoch') AS next_run_at,
@@ -125,35 +105,32 @@ SELECT j.job_id AS id, json_extract(j.payload, '$.order_id') AS order_id, j.payl
             AND l.kind = 'retried' AND l.ended_code = 'E_OPTI_XML_TIMEOUT'), 0)
         THEN 1 ELSE 0 END AS manual_trigger_approved,
     strftime('%Y-%m-%dT%H:%M:%fZ', j.created_at / 1e6, 'unixepoch') AS created_at,
-    strftime('%Y-%m-%dT%H:%M:%fZ', j.changed_at / 1e6, 'unixepoch') AS updated_at,
-    j.key
+    strftime('%Y-%m-%dT%H:%M:%fZ', j.changed_at / 1e6, 'unixepoch') AS updated_at, j.key
 FROM cutting_flow_jobs AS j;
 
--- Where a note of the same commit has the details of a line, the note is the event.
+-- A line may be two events: what was done, and the move. Where a note of the same commit has the
+-- details of a move, the note is the event.
 CREATE VIEW audit_events AS
-SELECT t.seq * 10 + k.k AS id, t.job_id, m.event_type, m.en AS message,
-    CASE WHEN t.kind = 'submitted' AND k.k = 0 THEN (
+SELECT t.seq * 10 + CASE WHEN m.kind = t.kind THEN 0 ELSE 1 END AS id, t.job_id, m.event_type,
+    m.en AS message,
+    CASE m.event_type WHEN 'JOB_CREATED' THEN (
             SELECT printf('{"mode":%s}', json_quote(json_extract(j.payload, '$.opti_mode')))
             FROM cutting_flow_jobs AS j WHERE j.key = t.key)
-        WHEN t.kind = 'released' AND k.k = 0 THEN '{"mode_c_approved":'
-            || CASE WHEN t.ended_code = 'E_OPERATOR_TRIGGER_REQUIRED' THEN 'true' ELSE 'false' END
-            || '}'
-        WHEN t.kind = 'retried' AND k.k = 0 THEN printf(
+        WHEN 'HOLD_APPROVED' THEN printf('{"mode_c_approved":%s}',
+            CASE t.ended_code WHEN 'E_OPERATOR_TRIGGER_REQUIRED' THEN 'true' ELSE 'false' END)
+        WHEN 'JOB_RETRY_SCHEDULED' THEN printf(
             '{"retry_count":%s,"backoff_minutes":%s,"next_run_at":"%s"}', t.round - 1,
             printf('%g', t.after_s / 60.0),
             strftime('%Y-%m-%dT%H:%M:%fZ', (t.at + t.after_s * 1000000) / 1e6, 'unixepoch'))
-        WHEN t.kind IN ('held', 'failed', 'expired') OR (t.kind = 'cancelled' AND k.k = 1)
-        THEN printf('{"errorCode":%s,"reason":%s}', json_quote(t.error_code), json_quote(t.reason))
-        WHEN t.kind LIKE 'cutting.%' THEN coalesce(t.details, '{}')
-        ELSE '{}' END AS details_json,
+        ELSE CASE WHEN m.kind LIKE 'cutting.%' AND m.kind = t.kind THEN coalesce(t.details, '{}')
+            WHEN m.event_type IN ('STATE_HOLD', 'STATE_FAILED') THEN printf(
+                '{"errorCode":%s,"reason":%s}', json_quote(t.error_code), json_quote(t.reason))
+            ELSE '{}' END
+        END AS details_json,
     t.actor, strftime('%Y-%m-%dT%H:%M:%fZ', t.at / 1e6, 'unixepoch') AS created_at, t.key
-FROM (
-    SELECT l.*, CASE WHEN l.kind = 'retried'
-        THEN coalesce(json_extract(l.details, '$.after_s'), 0) END AS after_s
-    FROM cutting_lines AS l
-) AS t
-JOIN cutting_kinds AS k ON k.kind = t.kind
-JOIN cutting_messages AS m ON m.event_type = coalesce(k.event_type, 'STATE_' || t.to_state)
-WHERE NOT (t.kind = 'moved' AND t.to_state IN ('PREPARED', 'OPTI_IMPORTED', 'OPTI_DONE'))
-    AND NOT (t.kind = 'held' AND EXISTS (SELECT 1 FROM cutting_flow_trail AS n
-        WHERE n.key = t.key AND n.seq = t.seq - 1 AND n.kind = 'cutting.held'));
+FROM cutting_lines AS t
+JOIN cutting_messages AS m ON m.kind = t.kind
+    OR (m.event_type = 'STATE_' || t.to_state AND coalesce(t.from_state, '') <> t.to_state AND (
+        m.kind IS NULL OR (t.kind = 'held' AND NOT EXISTS (
+            SELECT 1 FROM cutting_flow_trail AS n
+            WHERE n.key = t.key AND n.seq = t.seq - 1 AND n.kind = 'cutting.held'))));
