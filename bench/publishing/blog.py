@@ -26,7 +26,7 @@ from bench.zygote import Zygote
 from ulak.auth import SERVICE, Directory
 from ulak.service import attach
 from ulak.services.publishing import service, statuses
-from ulak.services.publishing.scopes import SCOPES
+from ulak.services.publishing.keys import SCOPES
 from ulak.settings import Settings
 
 BACKEND, USERS_API, RELAY = "backend", "users-api", "relay"

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from collections.abc import Callable, Container, Mapping
+from dataclasses import KW_ONLY, Field, dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from shlex import quote
@@ -26,16 +26,22 @@ from ulak.store import without_password
 __all__ = [
     "ENVIRONMENTS",
     "Settings",
+    "describe_settings",
+    "describe_variables",
     "header_text",
     "is_placeholder",
     "load",
     "number",
+    "queue_name",
     "read_env_file",
+    "read_settings",
     "read_variables",
+    "setting",
     "span",
     "variable",
     "web_address",
     "whole_number",
+    "yes_no",
 ]
 
 PREFIX = "ULAK_"
@@ -47,6 +53,8 @@ COMMAND_LINE: Final = "command line"
 SECRETS: Final = frozenset({"secret", "admin_key"})
 """Settings whose values nobody is shown, and that no file of a project may hold."""
 MAKE_ONE: Final = "make one with `openssl rand -hex 32`"
+_QUEUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
+_YES_NO: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 # How the secrets of examples read. Whoever copies one has the same as everybody else.
 PLACEHOLDERS: Final = (
     "change-me", "change_me", "changeme", "replace-me", "replace_me", "replaceme", "placeholder",
@@ -127,6 +135,12 @@ class Settings:
         if name == "store":
             return without_password(value)
         return str(value) if isinstance(value, Path) else value
+
+    def listening(self, host: str | None, port: int | None, usual: int | None = None) -> Settings:
+        """Return these settings with the address that was typed; where no port was typed or is set,
+        it is the usual one of a process."""
+        default = usual if self.source("port") == "default" else None
+        return self.override(COMMAND_LINE, host=host, port=default if port is None else port)
 
     def override(self, source: str, **typed: Any) -> Settings:
         """Return these settings with those that were typed, that is, those that are not None."""
@@ -209,6 +223,61 @@ def read_variables(
     return found
 
 
+def setting(name: str, read: Callable[[str], Any], usual: Any = "", *, secret: bool = False) -> Any:
+    """Return a field of a dataclass of settings, which has the value of a variable:
+
+        @dataclass(frozen=True, slots=True)
+        class LettersSettings:
+            url: str = setting("LETTERS_URL", web_address, "https://letters.example.org")
+            key: str = setting("LETTERS_KEY", header_text, secret=True)
+
+    Args:
+        name: The variable.
+        read: Reads its text, as `read_variables` has it.
+        usual: What holds where it is not set: a text as it would be written there, or the value.
+        secret: Whether nobody is shown it.
+    """
+    default = read(usual) if isinstance(usual, str) and usual else usual
+    return field(default=default, repr=not secret, metadata={"variable": name, "read": read})
+
+
+def read_settings(
+    kind: type[Any],
+    environ: Mapping[str, str] | None = None,
+    *,
+    readers: Mapping[str, Callable[[str], Any]] | None = None,
+) -> dict[str, Any]:
+    """Return the values that are set of a dataclass whose fields are made by `setting`, by field.
+
+    `readers` are of variables besides, whose values are found by the names of the variables, or
+    stand in for those of the fields. Raises `BadInput`: naming every value that cannot be used.
+    """
+    declared = _fields_by_variable(kind)
+    own = {name: each.metadata["read"] for name, each in declared.items()}
+    found = read_variables(own | dict(readers or {}), environ)
+    return {declared[name].name if name in declared else name: found[name] for name in found}
+
+
+def describe_settings(settings: Any) -> Mapping[str, tuple[str, str]]:
+    """Return what `describe_variables` does, of a dataclass whose fields are made by `setting`."""
+    declared = _fields_by_variable(settings)
+    values = {name: getattr(settings, each.name) for name, each in declared.items()}
+    return describe_variables(values, secrets=[name for name in values if not declared[name].repr])
+
+
+def describe_variables(
+    values: Mapping[str, Any],
+    *,
+    secrets: Container[str],
+    environ: Mapping[str, str] | None = None,
+) -> Mapping[str, tuple[str, str]]:
+    """Return, for each variable, its value as it may be printed and where that is from: as
+    `Condition` has them."""
+    said = read_variables(dict.fromkeys(values, str), environ)
+    shown = {name: _show(value, name in secrets) for name, value in values.items()}
+    return {name: (text, name if name in said else "default") for name, text in shown.items()}
+
+
 def whole_number(least: int, most: int) -> Callable[[str], int]:
     """Return a reader, as `read_variables` takes them, of a number from `least` to `most`."""
 
@@ -237,6 +306,20 @@ def number(least: float, most: float) -> Callable[[str], float]:
 def span(read: Callable[[str], float], unit: str = "seconds") -> Callable[[str], timedelta]:
     """Return a reader of a span, of one that reads its number; the unit is one of `timedelta`'s."""
     return lambda text: timedelta(**{unit: read(text)})
+
+
+def yes_no(text: str) -> bool:
+    """Read true or false, yes or no, 1 or 0, in either case."""
+    if text.lower() not in _YES_NO:
+        raise ValueError(f"it is {text[:20]!r}; write true or false")
+    return _YES_NO[text.lower()]
+
+
+def queue_name(text: str) -> str:
+    """Read the name of a queue."""
+    if not _QUEUE.fullmatch(text):
+        raise ValueError(f"it is {text[:100]!r}; write letters, digits and . _ : -")
+    return text
 
 
 def web_address(text: str) -> str:
@@ -276,6 +359,20 @@ def variable(name: str) -> str:
 
 def names() -> tuple[str, ...]:
     return tuple(f.name for f in fields(Settings) if f.name in _READERS)
+
+
+def _fields_by_variable(settings: Any) -> Mapping[str, Field[Any]]:
+    return {f.metadata["variable"]: f for f in fields(settings) if "variable" in f.metadata}
+
+
+def _show(value: Any, is_secret: bool) -> str:
+    if is_secret:
+        return "set" if value else "not set"
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():g} s"
+    if isinstance(value, frozenset | tuple):
+        return ", ".join(sorted(value)) or "none"
+    return "not set" if value in (None, "") else str(value)
 
 
 def _of_project(path: Path, wrong: list[str]) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from tests.docs.terminal import STARTED, Terminal, blocks, free_ports, section, 
 from tests.services.publishing.parts import A_POST, A_USER, User
 from ulak.services.publishing import settings, statuses
 from ulak.services.publishing.keys import CALLS
+from ulak.settings import describe_settings as describe
 
 PAGE = DOCS / "services" / "publishing.md"
 TROUBLES = DOCS / "operations" / "publishing-troubleshooting.md"
@@ -130,9 +131,7 @@ def test_every_setting_is_on_the_page_with_its_default() -> None:
     rows = dict(
         re.findall(r"^\| `([A-Z_]+)`[^|]*\| *([^|]*?) *\|", section(PAGE, "Settings"), re.M)
     )
-    usual = {
-        name: value for name, (value, _) in settings.describe(settings.PublishingSettings()).items()
-    }
+    usual = {name: value for name, (value, _) in describe(settings.PublishingSettings()).items()}
     assert set(rows) == {*usual, "REDIS_URL", "INTERNAL_API_KEY_MODERATION"}
     # What stands beside a handler is in force when nothing is set.
     usual |= {"SAGA_MAX_RETRIES": "3", "NOTIFY_MAX_RETRIES": "3", "RETRY_JITTER": "true"}

@@ -49,7 +49,7 @@ from ulak.kit.processes.running import (
     wait_until_registered,
 )
 from ulak.service import Address, further_addresses, further_engines, get_service, start
-from ulak.settings import COMMAND_LINE, HIGHEST_PORT, Settings, http_address, read_env_file
+from ulak.settings import HIGHEST_PORT, Settings, http_address, read_env_file
 from ulak.store.protocol import JobFilter
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def up(
     """
     if not read_env_file():
         note("the file .env is not read; pip install python-dotenv")
-    found = in_force(app, service).override(COMMAND_LINE, host=host, port=port)
+    found = in_force(app, service).listening(host, port)
     found = wiring.with_secret(found)  # so that no line of the log can show it
     with bind(found, "ulak up") as bound:
         # So that services know the port, also when the system has chosen it.

@@ -5,7 +5,8 @@ Each part is a module of its own, since each needs other extras: `ulak.kit.comma
 `ulak.kit.sealing` cryptography.
 """
 
-from ulak.kit.faults import FaultPoint
+from ulak.kit.faults import FaultPoint, FaultSteps
+from ulak.kit.retry_after import read_retry_after
 from ulak.strict_json import canonical_json, read_json
 
-__all__ = ["FaultPoint", "canonical_json", "read_json"]
+__all__ = ["FaultPoint", "FaultSteps", "canonical_json", "read_json", "read_retry_after"]

@@ -1,9 +1,7 @@
 """Strict bodies: JSON that says one thing, read once the caller is known, each fault named.
 
-    Sent = Annotated[Letter, strict_body(Letter)]
-
     @router.post("/letters", openapi_extra=describe_body(Letter))
-    async def write(principal: Caller, letter: Sent) -> Written: ...
+    async def write(principal: Caller, letter: Sent[Letter]) -> Written: ...
 
 FastAPI alone reads a body before it asks who sends it, and takes `NaN` and a member that is there
 twice.
@@ -13,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from json import JSONDecodeError
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
@@ -21,32 +19,35 @@ from pydantic import BaseModel, ValidationError
 
 from ulak.errors import PayloadTooLarge
 from ulak.strict_json import read_json
-from ulak.web.schemas import Body
+from ulak.web.schemas import Body, storable
 
 __all__ = [
-    "Body", "bounded_body", "describe_body", "inline_schema", "read_object", "strict_body",
+    "Body", "MaybeSent", "Sent", "bounded_body", "describe_body", "inline_schema", "read_object",
+    "storable", "strict_body",
 ]  # fmt: skip
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def strict_body(model: type[Model]) -> Any:
-    """Return the annotation of a route's parameter that gets the body as this model.
+def strict_body(model: type[Model], *, optional: bool = False) -> Any:
+    """Return the annotation of a route's parameter that gets the body as this model; with
+    `optional`, the defaults of the model where nothing was sent.
 
     A body that is no JSON, that has a member twice or one that the model does not know, or a value
     of another type, is answered with 422 and a sentence for each fault.
     """
 
     async def read(request: Request) -> Model:
-        document = _read(await request.body())
+        sent = await request.body()
         try:
-            return model.model_validate(document)
+            return model() if optional and not sent else model.model_validate(_read(sent))
         except ValidationError as error:
             wrong = error.errors(include_url=False, include_context=False, include_input=False)
             raise RequestValidationError(
                 [{**each, "loc": ("body", *each["loc"])} for each in wrong]
             ) from None
 
+    vars(read)["openapi_extra"] = describe_body(model)
     return Depends(read)
 
 
@@ -81,6 +82,25 @@ def _read(body: bytes) -> Any:
         raise _unreadable("json_invalid", error.pos) from None
     except (ValueError, RecursionError) as error:
         raise _unreadable(f"this is no JSON that can be read: {error}") from None
+
+
+if TYPE_CHECKING:
+    Sent = Annotated[Model, strict_body]
+    MaybeSent = Annotated[Model, strict_body]
+else:
+
+    class Sent:
+        """`Sent[Letter]` is the parameter of a route that gets the body as this model."""
+
+        optional = False
+
+        def __class_getitem__(cls, model: type[Model]) -> Any:
+            return Annotated[model, strict_body(model, optional=cls.optional)]
+
+    class MaybeSent(Sent):
+        """`MaybeSent[Letter]` is the same, and the defaults of the model where nothing was sent."""
+
+        optional = True
 
 
 def describe_body(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,3 +36,34 @@ class FaultPoint:
 
     def __call__(self) -> None:
         faults.point(self.name)
+
+
+class FaultSteps:
+    """The points of a service's steps, one before and one after each:
+
+        step = FaultSteps("letters")
+
+        with step("stamp"):
+            stamp(letter)
+
+    The block passes `letters.stamp.before` and, unless it raises, `letters.stamp.after`.
+    """
+
+    def __init__(self, service: str) -> None:
+        self._service = service
+        self._made: dict[str, tuple[FaultPoint, FaultPoint]] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Pass the points of a step, for the length of a block."""
+        before, after = self.points(name)
+        before()
+        yield
+        after()
+
+    def points(self, name: str) -> tuple[FaultPoint, FaultPoint]:
+        """Return the points before and after a step."""
+        if name not in self._made:
+            step = f"{self._service}.{name}"
+            self._made[name] = FaultPoint(f"{step}.before"), FaultPoint(f"{step}.after")
+        return self._made[name]

@@ -1,7 +1,8 @@
 """Tables of a service: numbered SQL files, and statements in the words of either database.
 
-A statement is written once: values as `?`, tables as `{schema}.name`, and `{for_update}` where a
-row is to be locked. How the connection is set up - row factories above all - does not matter.
+A statement is written once: values as `?`, tables as `{schema}.name`, `{for_update}` where a row is
+to be locked, and `{skip_locked}` after it where locked rows are passed over. How the connection is
+set up - row factories above all - does not matter.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import KW_ONLY, dataclass
 from hashlib import sha256
 from importlib.resources.abc import Traversable
 from threading import Lock
+from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
@@ -33,10 +35,9 @@ class Database(ABC):
     """One of the two; `database_of` tells which."""
 
     name: str
-    schema: str
-    for_update: str
-    """What locks the rows that a SELECT finds, until the transaction ends."""
     mark: str
+    words: Mapping[str, str]
+    """What a statement or a file that is written for both has in braces."""
 
     def __init__(self) -> None:
         self._written: dict[str, str] = {}
@@ -46,9 +47,13 @@ class Database(ABC):
         or a lock was not to be had in time."""
         text = self._written.get(statement)
         if text is None:
-            text = statement.format(schema=self.schema, for_update=self.for_update)
-            self._written[statement] = text = text.replace("?", self.mark)
+            text = statement.format_map(self.words).replace("?", self.mark)
+            self._written[statement] = text
         return self._run(connection, text, values)
+
+    def write_script(self, script: str) -> str:
+        """Return a file that is written for both as it is for this one."""
+        return script.format_map(self.words)
 
     @abstractmethod
     def make_key(self, job_id: str) -> Any:
@@ -72,9 +77,19 @@ class Sqlite(Database):
     """The file has one writer at a time, and a transaction of ours is it: no row needs a lock."""
 
     name = "sqlite"
-    schema = "main"
-    for_update = ""
     mark = "?"
+    words = MappingProxyType(
+        {
+            "schema": "main", "for_update": "", "skip_locked": "", "bigint": "INTEGER",
+            "smallint": "INTEGER", "real": "REAL", "uuid": "BLOB", "bytewise": "",
+            "serial": "INTEGER PRIMARY KEY AUTOINCREMENT", "strict": " STRICT",
+            "by_key": " STRICT, WITHOUT ROWID",
+        }
+    )  # fmt: skip
+
+    def write_script(self, script: str) -> str:
+        # SQLite has the schema of an index before the name of the index, and needs none.
+        return super().write_script(script.replace("{schema}.", ""))
 
     def make_key(self, job_id: str) -> Any:
         return from_text(job_id)
@@ -111,9 +126,15 @@ class Postgresql(Database):
     """Rows are locked, each for as long as the transaction lasts."""
 
     name = "postgresql"
-    schema = "ulak"
-    for_update = " FOR UPDATE"
     mark = "%s"
+    words = MappingProxyType(
+        {
+            "schema": "ulak", "for_update": " FOR UPDATE", "skip_locked": " SKIP LOCKED",
+            "bigint": "BIGINT", "smallint": "SMALLINT", "real": "DOUBLE PRECISION", "uuid": "UUID",
+            "bytewise": ' COLLATE "C"', "serial": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+            "strict": "", "by_key": "",
+        }
+    )  # fmt: skip
 
     def make_key(self, job_id: str) -> Any:
         return UUID(bytes=from_text(job_id))
@@ -186,8 +207,9 @@ class Schema:
     Args:
         what: What they hold, in the sentences that are raised: `letters`.
         folder: Where their SQL is: `sqlite/0001.sql` and so on, `postgresql/0001.sql` and so on,
-            without a gap. PostgreSQL's files name the schema `ulak`. A file that was released
-            stays as it is. One that earlier releases can live with says so in its head:
+            without a gap. PostgreSQL's files name the schema `ulak`. Or `0001.sql` and so on, each
+            for both, with words of `Database.words` in braces. A file that was released stays as
+            it is. One that earlier releases can live with says so in its head:
             `-- oldest: 1` lets those that know file 1 run on; without the line none may.
         version_table: The table that holds the number of the last file that was run, and the
             oldest that a release must know. A stored name: begin it with the service's own.
@@ -308,10 +330,20 @@ class Tables:
                     self._upgrade(connection)
             self._are_there = True
 
+    def _folder(self) -> Traversable:
+        """Return where the files for this database are: its own folder, or that for both."""
+        own = self._schema.folder / self.database.name
+        return own if own.is_dir() else self._schema.folder
+
+    def _read_script(self, number: int) -> str:
+        """Return the statements of a file, as they are for this database."""
+        folder, database = self._folder(), self.database
+        text = (folder / f"{number:04}.sql").read_text(encoding="utf-8")
+        return text if folder.name == database.name else database.write_script(text)
+
     def _newest(self) -> int:
         """Return the number of the last file; `BadInput`: there is none, or one is missing."""
-        folder = self._schema.folder / self.database.name
-        names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        names = [entry.name for entry in self._folder().iterdir()]
         numbers = sorted(int(found[1]) for found in map(_FILE.fullmatch, names) if found)
         if not numbers or numbers != list(range(1, len(numbers) + 1)):
             raise BadInput(
@@ -357,18 +389,13 @@ class Tables:
             self.execute(connection, f"INSERT INTO {table} (version) VALUES (0)")  # noqa: S608
         elif not self._has(connection, _NAMES_OLDEST):
             self.execute(connection, f"ALTER TABLE {table} ADD COLUMN oldest INTEGER")
-
-        def script(number: int) -> str:
-            path = self._schema.folder / database.name / f"{number:04}.sql"
-            return path.read_text(encoding="utf-8")
-
         for view in (self._schema.deliveries, self._schema.jobs, self._schema.trail):
             if view is not None:
                 database.run_script(connection, view.make_script(database.name))
         for number in range(version + 1, last + 1):
-            database.run_script(connection, script(number))
+            database.run_script(connection, self._read_script(number))
         statement = f"UPDATE {table} SET version = ?, oldest = ?"  # noqa: S608 - checked
-        self.execute(connection, statement, last, find_oldest(script, last))
+        self.execute(connection, statement, last, find_oldest(self._read_script, last))
 
     def _has(self, connection: Any, statements: Mapping[str, str]) -> bool:
         statement = statements[self.database.name]

@@ -37,15 +37,15 @@ LONGEST_NAME: Final = 500
 LONGEST_SPAN_S: Final = 3650 * 24 * 3600
 
 
-def storable(text: str) -> str:
+def storable(text: str, *, keeper: str = "store") -> str:
     """Return a text that every store can keep. Raises `ValueError`: it holds a character that
-    PostgreSQL, or UTF-8, has no place for."""
+    PostgreSQL, or UTF-8, has no place for. `keeper` is what the sentence calls a store."""
     if "\x00" in text:
-        raise ValueError("it holds the character NUL, which no store can keep")
+        raise ValueError(f"it holds the character NUL, which no {keeper} can keep")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("it holds half of a character, which no store can keep") from None
+        raise ValueError(f"it holds half of a character, which no {keeper} can keep") from None
     return text
 
 

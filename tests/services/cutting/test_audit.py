@@ -181,8 +181,8 @@ def test_rules_that_change_later_change_nothing_of_a_prepared_order(any_desk: De
     trims = {**rules["trimByThickness"], "18": 7}
     told = jobs.configure("rules", {**rules, "trimByThickness": trims}, actor="carol")
     assert told["trimByThickness"]["18"] == 7
-    imported.unlink()
     write_plans(desk, first)
+    imported.unlink()
     approve(desk, first)
     assert imported.read_bytes() == content, "it is made as it was prepared"
     second = hold_for_operator(desk, order_id="second")

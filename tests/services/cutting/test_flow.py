@@ -267,11 +267,11 @@ def test_a_job_is_cancelled_wherever_it_stands(desk: Desk, by: str) -> None:
     new, held = submit(desk, order_id="new"), hold_for_operator(desk, order_id="held")
     running = hold_for_operator(desk, order_id="running")
     behind = hold_for_operator(desk, order_id="behind")
-    for job_id in (running, behind):
-        desk.cutting.jobs.approve(job_id, actor="ada")
     (imported,) = find_imports(desk, running)
     with desk.engine.working():
+        desk.cutting.jobs.approve(running, actor="ada")
         eventually(lambda: find_state(desk, running)[0] == "OPTI_RUNNING")
+        desk.cutting.jobs.approve(behind, actor="ada")
         eventually(lambda: desk.engine.inspect.why(behind).code == "parked")
         for job_id in (new, held, running):
             verb(job_id, actor="ada")

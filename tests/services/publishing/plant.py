@@ -31,11 +31,11 @@ from ulak.service import Service, attach
 from ulak.services.publishing import bodies, statuses
 from ulak.services.publishing.articles import Article, Posts
 from ulak.services.publishing.dead_letters import DeadLetters
-from ulak.services.publishing.internal_routes import make_internal
+from ulak.services.publishing.keys import SCOPES
 from ulak.services.publishing.notifications import Notifications
 from ulak.services.publishing.queue import RELAY_QUEUE, Queue
+from ulak.services.publishing.routes import make_internal
 from ulak.services.publishing.saga import Saga
-from ulak.services.publishing.scopes import SCOPES
 from ulak.services.publishing.settings import WORKERS, PublishingSettings
 from ulak.services.publishing.tasks import declare, make_tasks
 from ulak.services.publishing.users import Users

@@ -23,7 +23,7 @@ from bench.publishing.blog import (
 )
 from bench.publishing.doors import Fault, Request, Rule, write_refusal
 from ulak.services.publishing import statuses
-from ulak.services.publishing.slugs import make_slug
+from ulak.services.publishing.articles import make_slug
 from ulak.services.publishing.tasks import make_policy
 from ulak.store import faults
 

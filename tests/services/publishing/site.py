@@ -25,11 +25,10 @@ from ulak.service import Service, attach
 from ulak.services.publishing import bodies, statuses
 from ulak.services.publishing.articles import SCHEMA, Article, Posts
 from ulak.services.publishing.dead_letters import DeadLetters
-from ulak.services.publishing.internal_routes import make_internal
-from ulak.services.publishing.public_routes import make_public, make_ready
+from ulak.services.publishing.keys import SCOPES
 from ulak.services.publishing.queue import Queue
+from ulak.services.publishing.routes import make_internal, make_public, make_ready
 from ulak.services.publishing.saga import Saga
-from ulak.services.publishing.scopes import SCOPES
 from ulak.services.publishing.settings import PublishingSettings
 from ulak.services.publishing.tasks import make_tasks
 from ulak.services.publishing.users import SCHEMA as USERS

@@ -26,7 +26,8 @@ from tests.services.publishing.parts import (
 from tests.services.publishing.test_keys import keys_in
 from ulak.errors import BadInput
 from ulak.service import get_service
-from ulak.services.publishing.settings import WORKERS, describe, load
+from ulak.services.publishing.settings import WORKERS, load
+from ulak.settings import describe_settings as describe
 from ulak.settings import variable
 
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())

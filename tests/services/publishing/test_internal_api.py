@@ -11,8 +11,8 @@ from tests.services.publishing.test_public_api import data_of, must_refuse
 from ulak.auth import SERVICE, VIEWER, Keys
 from ulak.services.publishing import statuses
 from ulak.services.publishing.articles import Article
-from ulak.services.publishing.internal_routes import verify_api_key
-from ulak.services.publishing.scopes import SCOPES
+from ulak.services.publishing.keys import SCOPES
+from ulak.services.publishing.routes import verify_api_key
 
 BODIES: dict[str, dict[str, Any]] = {
     "approve": {},

@@ -12,8 +12,7 @@ import ulak
 from tests.services.publishing.parts import ROOT, Parts
 from ulak.auth import Keys
 from ulak.errors import Unauthenticated
-from ulak.services.publishing.keys import CALLS, FILE, adopt, make_keys, with_kept
-from ulak.services.publishing.scopes import SCOPES
+from ulak.services.publishing.keys import CALLS, FILE, SCOPES, adopt, make_keys, with_kept
 from ulak.services.publishing.settings import WORKERS, PublishingSettings, load
 from ulak.settings import Settings
 

@@ -32,8 +32,8 @@ from tests.services.publishing.blog import (
 from tests.services.publishing.plant import serving
 from ulak import RetryLater
 from ulak.services.publishing import notifications, users
+from ulak.services.publishing.events import step
 from ulak.services.publishing.notifications import DeliveriesFailed, Notifications
-from ulak.services.publishing.points import points
 from ulak.services.publishing.push_notificator import make_push_notificator
 from ulak.testing import faults
 from ulak.testing.secret_scan import Scanner
@@ -431,7 +431,8 @@ def test_a_worker_that_dies_anywhere_leaves_each_subscriber_one_notification(
         push_url = f"{address}/api/v1/notify"
         blog = open_blog(push_url)
         blog.add(*names(7))
-        crashed = faults.run(work, url, push_url, 3, kill_at=points(f"notify.{name}")[int(side)])
+        point = step.points(f"notify.{name}")[int(side)]
+        crashed = faults.run(work, url, push_url, 3, kill_at=point)
         assert crashed.killed, crashed.errors
         left = Counter(blog.statuses().values())
         # What the dead worker has claimed is waited for, and nothing else.
@@ -454,7 +455,7 @@ def test_a_push_whose_mark_was_lost_is_repeated_with_the_same_key(
     with receiving() as receiver:
         blog = open_blog(receiver.url)
         blog.add("ada")
-        crashed = faults.run(work, url, receiver.url, kill_at=points("notify.push")[1])
+        crashed = faults.run(work, url, receiver.url, kill_at=step.points("notify.push")[1])
         assert crashed.killed, crashed.errors
         assert blog.statuses() == {"ada": "processing"}
         assert blog.finish() == 2

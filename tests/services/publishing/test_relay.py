@@ -26,7 +26,7 @@ from ulak import JobFilter, StoreError, WorkerSettings
 from ulak.services.publishing import queue as queues
 from ulak.services.publishing import statuses
 from ulak.services.publishing.articles import Article
-from ulak.services.publishing.points import points
+from ulak.services.publishing.events import step
 from ulak.services.publishing.queue import CLEANUP, RELAY, RELAY_QUEUE, Queue
 from ulak.services.publishing.settings import PublishingSettings
 from ulak.services.publishing.statuses import MODERATE, PENDING_PUBLISH, PUBLISHED
@@ -89,7 +89,7 @@ def test_a_task_is_a_row_of_the_posts_until_a_relay_sends_it(plant: Plant) -> No
 @pytest.mark.shows("S-26", "R-10")
 def test_a_row_whose_relay_was_killed_before_it_sent_is_sent_by_another(plant: Plant) -> None:
     post = plant.publish()
-    before, _ = points("relay.send")
+    before, _ = step.points("relay.send")
     crashed = faults.run(live_relay, *place(plant), kill_at=before)
     assert crashed.killed, crashed.errors
     assert plant.jobs(MODERATE) == []
@@ -103,7 +103,7 @@ def test_a_row_whose_relay_was_killed_after_it_sent_is_sent_again_and_is_one_tas
     plant: Plant,
 ) -> None:
     post = plant.publish()
-    _, after = points("relay.send")
+    _, after = step.points("relay.send")
     crashed = faults.run(live_relay, *place(plant), kill_at=after)
     assert crashed.killed, crashed.errors
     (sent,) = plant.jobs(MODERATE)
@@ -293,7 +293,7 @@ def test_a_redrive_that_is_relayed_twice_is_one(plant: Plant) -> None:
     plant.backend.rule = lambda step: None
     (letter,) = plant.letters()
     plant.dead_letters.redrive(letter["id"], resume=True, actor="ada")
-    _, after = points("relay.retry")
+    _, after = step.points("relay.retry")
     crashed = faults.run(live_relay, *place(plant), kill_at=after)
     assert crashed.killed, crashed.errors
     with plant.running():

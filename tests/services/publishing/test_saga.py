@@ -21,9 +21,9 @@ from tests.services.publishing.site import eventually
 from ulak import JobFilter
 from ulak.services.publishing import handling, statuses
 from ulak.services.publishing.articles import Article
+from ulak.services.publishing.events import step
 from ulak.services.publishing.handling import ModerationPolicy, Tools
 from ulak.services.publishing.notifications import Notifications
-from ulak.services.publishing.points import points
 from ulak.services.publishing.statuses import (
     GENERATE_PREVIEW,
     MODERATE,
@@ -181,7 +181,7 @@ def test_a_worker_killed_between_a_call_and_its_acknowledgement_is_made_up_for(
     if is_dlq:
         plant.backend.rule = lambda step: (422, "no") if step == "preview" else None
     post = plant.publish()
-    _, after = points(call)
+    _, after = step.points(call)
     crashed = faults.run(live_worker, *place(plant), kill_at=after)
     assert crashed.killed, crashed.errors
     with plant.running():

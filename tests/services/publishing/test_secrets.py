@@ -24,7 +24,7 @@ from tests.secrets_watch import IN_LOGS
 from tests.services.publishing.plays import APART, BESIDE, PLAYS, VARIABLES
 from ulak.auth import SERVICE, Directory
 from ulak.services.publishing import statuses
-from ulak.services.publishing.scopes import SCOPES
+from ulak.services.publishing.keys import SCOPES
 from ulak.testing.secret_scan import FORMS, Scanner
 
 NEW_PASSWORD = "a-password-of-somebody-new"  # noqa: S105 - of nobody

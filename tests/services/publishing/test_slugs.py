@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from tests.services.publishing.site import Site, id_of
-from ulak.services.publishing.slugs import LONGEST_SLUG, candidates, make_slug
+from ulak.services.publishing.articles import LONGEST_SLUG, candidates, make_slug
 
 
 @pytest.mark.shows("S-9")

@@ -22,9 +22,9 @@ from tests.services.publishing.played import (
     refused,
 )
 from ulak import BadInput, Job, RetryLater
-from ulak.services.publishing import points, statuses, tasks
+from ulak.services.publishing import statuses, tasks
 from ulak.services.publishing.dead_letters import DeadLetters, compensate
-from ulak.services.publishing.events import TaskRefused, read_payload
+from ulak.services.publishing.events import TaskRefused, read_payload, step
 from ulak.services.publishing.handling import make_backoff
 from ulak.services.publishing.queue import Queue
 from ulak.services.publishing.settings import PublishingSettings
@@ -487,9 +487,9 @@ def test_a_step_that_raises_passes_no_point_after_it() -> None:
     from ulak.testing import faults
 
     with faults.traced() as passed:
-        with points.step("notify.push"):
+        with step("notify.push"):
             pass
-        with pytest.raises(BadInput), points.step("notify.mark"):
+        with pytest.raises(BadInput), step("notify.mark"):
             raise BadInput("no")
     assert passed == [
         "publishing.notify.push.before", "publishing.notify.push.after",

@@ -23,8 +23,8 @@ from ulak.errors import BadInput, Unauthenticated
 from ulak.kit.clock import SECOND
 from ulak.service import Service, attach
 from ulak.services.publishing import bodies, users
+from ulak.services.publishing.routes import make_users
 from ulak.services.publishing.settings import PublishingSettings
-from ulak.services.publishing.user_routes import make_users
 from ulak.services.publishing.users import Logins, Users
 from ulak.settings import Settings
 from ulak.testing.secret_scan import Scanner

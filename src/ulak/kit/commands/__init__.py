@@ -1,7 +1,17 @@
 """Commands of services that look like ulak's own: options, tables, JSON, and the engine they are
 about. Needs Typer, which the command line has."""
 
-from ulak.kit.commands.output import JsonOption, complain, note, print_json, print_table, some, when
+from ulak.kit.commands.output import (
+    JsonOption,
+    complain,
+    note,
+    print_acts,
+    print_json,
+    print_list,
+    print_table,
+    some,
+    when,
+)
 from ulak.kit.commands.target import (
     ActorOption,
     AppOption,
@@ -22,7 +32,9 @@ __all__ = [
     "load_service",
     "note",
     "opened_service",
+    "print_acts",
     "print_json",
+    "print_list",
     "print_table",
     "reading",
     "some",

@@ -118,6 +118,24 @@ def print_fact(document: Any, as_json: bool, name: str, value: str) -> None:
         print_facts([(name, value)])
 
 
+def print_acts(
+    done: str, acts: Iterable[tuple[object, Exception | None]], what: str, *, as_json: bool
+) -> None:
+    """Print with which things something was done, by their ids, and why it was not with others:
+    then the command exits with 1. `done` is a word for it, as `redriven`; `what` is one thing."""
+    outcomes = list(acts)
+    ids = [id for id, error in outcomes if error is None]
+    refused = {str(id): str(error) for id, error in outcomes if error is not None}
+    if as_json:
+        print_json({done: ids, "refused": refused})
+    else:
+        print(f"{done} {some(len(ids), what)}")
+    for why in refused.values():
+        complain(why)
+    if refused:
+        raise typer.Exit(1)
+
+
 def _print(table: Table) -> None:
     """Print without the spaces that fill up lines: what is copied should be what is seen."""
     screen = console()

@@ -58,6 +58,9 @@ HostOption = Annotated[
 ActorOption = Annotated[
     str, typer.Option(default_factory=user_name, show_default="you", help="Who acts.")
 ]
+HostOption = Annotated[
+    str | None, typer.Option(help="Listen on this address; else ULAK_HOST or 127.0.0.1.")
+]
 NoteOption = Annotated[str, typer.Option("--note", "-n", help="Why, for whoever reads the trail.")]
 
 

@@ -26,12 +26,11 @@ from pydantic import (
 from ulak.errors import BadInput
 from ulak.idempotency import HEADER, REPLAYED, read_key
 from ulak.kit import read_json
-from ulak.kit.bodies import Body
+from ulak.kit.bodies import Body, storable
 from ulak.services.contracts.ledger import STATUS_CHANGE
 from ulak.services.contracts.requests import Recording, Transition
 from ulak.services.contracts.tables import LONGEST_NAME
 from ulak.web import problems
-from ulak.web.schemas import storable
 
 KEY: Final = "idempotency_key"
 

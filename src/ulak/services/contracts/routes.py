@@ -13,32 +13,18 @@ from ulak import Engine
 from ulak.auth import Principal
 from ulak.errors import Forbidden, NotFound, StoreError
 from ulak.idempotency import HEADER, REPLAYED
-from ulak.kit.bodies import describe_body
+from ulak.kit.bodies import describe_body, storable
 from ulak.kit.clock import rfc3339, to_datetime
 from ulak.services.contracts import CONTRACT_READ, CONTRACT_TRANSITION, KEY_HEADERS, bodies
 from ulak.services.contracts.bodies import Sent
 from ulak.services.contracts.ledger import document_of
 from ulak.services.contracts.outbox.modes import Decider
 from ulak.services.contracts.tables import LONGEST_NAME, written
-from ulak.web import PUBLIC, Access, Caller, Routes, guarded_router
+from ulak.web import PUBLIC, Caller, Routes, RouteTable
 from ulak.web.routes.health import StoreProbe
-from ulak.web.schemas import Moment, answer, problems, storable
+from ulak.web.schemas import Moment, answer, problems
 
 LARGEST_PAGE: Final = 200
-
-ACCESS: Final = (
-    Access("POST", "/v1/contract/transition", CONTRACT_TRANSITION, "jobs", headers=KEY_HEADERS),
-    Access("POST", "/v1/contract/can-transition", CONTRACT_READ, "jobs", headers=KEY_HEADERS),
-    Access("GET", "/v1/contract", CONTRACT_READ, "jobs", headers=KEY_HEADERS),
-    Access(
-        "GET", "/v1/contract/subjects/{type}/{id:path}", CONTRACT_READ, "job", headers=KEY_HEADERS
-    ),
-    Access("POST", "/v1/proof/record", CONTRACT_TRANSITION, "jobs", headers=KEY_HEADERS),
-    Access("GET", "/v1/proof", CONTRACT_READ, "jobs", headers=KEY_HEADERS),
-    Access("GET", "/v1/health", PUBLIC),
-    Access("GET", "/v1/ready", PUBLIC),
-)
-
 _CURSOR: Final = re.compile(r"proof:(\d{1,18})")
 
 Word = Annotated[str, AfterValidator(storable), AfterValidator(str.lower)]
@@ -183,17 +169,17 @@ class Well(BaseModel):
 
 def routes_of(engine: Engine, contracts: Decider) -> Routes:
     """Make the routes, and the lines that say who may call each."""
-    router = guarded_router()
+    routes = RouteTable({"headers": KEY_HEADERS})
     probe = StoreProbe(engine)
 
     # Whatever asks the store is not async: the store is synchronous, so FastAPI runs it in
     # threads.
-    @router.post(
-        "/v1/contract/transition",
+    @routes(
+        "POST", "/v1/contract/transition", CONTRACT_TRANSITION, "jobs",
         response_model=Transitioned,
         responses={422: {"model": RefusedTransition}, **problems(409)},
         openapi_extra=describe_body(bodies.TransitionBody, bodies.A_TRANSITION),
-    )
+    )  # fmt: skip
     def transition(sent: Sent, principal: Caller) -> Response:
         """Move a subject to a status, once per key; the change and its proof are one commit.
 
@@ -206,11 +192,10 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
         done, headers = answered.answer, _key_headers(asked.key, is_replay=answered.is_replay)
         return Response(done.body, done.status, headers=dict(done.headers) | headers)
 
-    @router.post(
-        "/v1/contract/can-transition",
-        response_model=Allowed,
+    @routes(
+        "POST", "/v1/contract/can-transition", CONTRACT_READ, "jobs", response_model=Allowed,
         openapi_extra=describe_body(bodies.TransitionBody, bodies.A_QUESTION),
-    )
+    )  # fmt: skip
     def can_transition(sent: Sent, principal: Caller) -> Response:
         """Tell whether a transition would be made. Writes nothing and needs no key. Without a
         subject's id it is judged as if the subject stood in `from`."""
@@ -223,14 +208,17 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
         reason = verdict.reason
         return answer({"allowed": reason is None, "reason": reason, "contract_version": version})
 
-    @router.get("/v1/contract", response_model=Contract)
+    @routes("GET", "/v1/contract", CONTRACT_READ, "jobs", response_model=Contract)
     def list_versions() -> Response:
         """List contract versions and their tables."""
         versions = contracts.versions
         known = {name: written(version) for name, version in versions.known.items()}
         return answer({"active": versions.active.name, "versions": known})
 
-    @router.get("/v1/contract/subjects/{type}/{id:path}", response_model=SubjectView)
+    @routes(
+        "GET", "/v1/contract/subjects/{type}/{id:path}", CONTRACT_READ, "job",
+        response_model=SubjectView,
+    )  # fmt: skip
     def read_subject(
         type: Annotated[Word, Path(max_length=LONGEST_NAME)],
         id: Annotated[IdText, Path(max_length=bodies.LONGEST_ID)],
@@ -249,11 +237,10 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
             document[name] = rfc3339(to_datetime(document[name]))
         return answer(document)
 
-    @router.post(
-        "/v1/proof/record",
-        response_model=RecordedProof,
+    @routes(
+        "POST", "/v1/proof/record", CONTRACT_TRANSITION, "jobs", response_model=RecordedProof,
         openapi_extra=describe_body(bodies.RecordBody, bodies.A_PROOF),
-    )
+    )  # fmt: skip
     def record_proof(sent: Sent, principal: Caller) -> Response:
         """Record a proof of something that happened elsewhere, once per key; without a key, once
         per content."""
@@ -263,7 +250,7 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
         headers = _key_headers(done.key, is_replay=done.is_replay)
         return answer({"proof_id": done.proof_id}, headers=headers)
 
-    @router.get("/v1/proof", response_model=ProofPage)
+    @routes("GET", "/v1/proof", CONTRACT_READ, "jobs", response_model=ProofPage)
     def list_proofs(query: Annotated[ProofsQuery, Query()], principal: Caller) -> Response:
         """List proofs, the newest first. A caller of one tenant sees the proofs of that tenant."""
         before = None if query.cursor is None else _number_in(query.cursor)
@@ -282,19 +269,19 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
             following = urlsafe_b64encode(text).decode().rstrip("=")
         return answer({"items": [document_of(proof) for proof in page], "next": following})
 
-    @router.get("/v1/health", response_model=Well)
+    @routes("GET", "/v1/health", PUBLIC, response_model=Well)
     async def health() -> dict[str, bool]:
         """Tell that the process lives; nothing else is asked."""
         return {"ok": True}
 
-    @router.get("/v1/ready", response_model=Well)
+    @routes("GET", "/v1/ready", PUBLIC, response_model=Well)
     async def ready() -> dict[str, bool]:
         """Tell whether the store answers: 503 when it does not."""
         if (lacking := await probe.complaint()) is not None:
             raise StoreError(lacking)
         return {"ok": True}
 
-    return Routes([router], ACCESS)
+    return Routes([routes.router], routes.access)
 
 
 def _must_be_of(principal: Principal, tenant: str) -> None:

@@ -12,9 +12,9 @@ from pydantic import AfterValidator, StringConstraints
 
 from ulak import Engine
 from ulak.auth import Principal
+from ulak.kit.addresses import OwnAddress
 from ulak.kit.bodies import Body, bounded_body, describe_body, read_object, strict_body
 from ulak.kit.clock import now, rfc3339, to_datetime
-from ulak.kit.routes import OwnAddress, RouteTable
 from ulak.kit.texts import must_be_writable
 from ulak.service import Service
 from ulak.services.cutting.codes import InvalidInput
@@ -25,7 +25,7 @@ from ulak.services.cutting.page import STATES, make_page
 from ulak.services.cutting.panel import panel
 from ulak.services.cutting.rules import Paths, Rules
 from ulak.services.cutting.scopes import ACT, CONFIGURE, READ, SCOPES
-from ulak.web import PUBLIC, Caller, Routes, actor_of, answer
+from ulak.web import PUBLIC, Caller, Routes, RouteTable, SlashRoute, actor_of, answer
 
 if TYPE_CHECKING:
     from ulak.services.cutting import Cutting
@@ -83,7 +83,7 @@ def envelope(problem: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def make_routes(engine: Engine, cutting: Cutting, *, prefix: str = PREFIX) -> Routes:
     """Make the routes below a prefix; the page for operators is on the main address alone."""
-    route = RouteTable(prefix=prefix)
+    route = RouteTable(prefix=prefix, route_class=SlashRoute)
     _add_customers(route, cutting)
     _add_orders(route, cutting)
     _add_jobs(route, cutting, prefix)
@@ -110,7 +110,7 @@ def _add_customers(route: RouteTable, cutting: Cutting) -> None:
         shown = None if customer is None else show_customer(customer)
         return answer({"success": True, "phone_normalized": number, "customer": shown})
 
-    @route("POST", "/customers", ACT, **describe_body(NewCustomer, A_CUSTOMER))
+    @route("POST", "/customers", ACT, openapi_extra=describe_body(NewCustomer, A_CUSTOMER))
     def add_customer(sent: Annotated[NewCustomer, strict_body(NewCustomer)]) -> Response:
         """Store a customer; a number that is known already keeps its record."""
         customer, created = cutting.customers.add(sent.name, sent.phone)
@@ -127,7 +127,7 @@ def _add_orders(route: RouteTable, cutting: Cutting) -> None:
 
     described = describe_body(Order, AN_ORDER)
 
-    @route("POST", "/jobs", ACT, **described)
+    @route("POST", "/jobs", ACT, openapi_extra=described)
     def create(principal: Caller, body: Bytes) -> Response:
         """Have an order cut. The same order again is the job that there is."""
         return submit(read_object(body), principal)
@@ -136,7 +136,12 @@ def _add_orders(route: RouteTable, cutting: Cutting) -> None:
         XLSX: {"schema": {"type": "string", "format": "binary"}}
     }
 
-    @route("POST", "/orders/{order_id}/import/xlsx", ACT, requestBody={"content": content})
+    @route(
+        "POST",
+        "/orders/{order_id}/import/xlsx",
+        ACT,
+        openapi_extra={"requestBody": {"content": content}},
+    )
     def import_order(
         order_id: str,
         principal: Caller,
@@ -238,7 +243,7 @@ def _add_configuration(route: RouteTable, cutting: Cutting) -> None:
         """Read the rules in force."""
         return answer(config.rules().document())
 
-    @route("PUT", "/config/rules", CONFIGURE, **describe_body(Rules))
+    @route("PUT", "/config/rules", CONFIGURE, openapi_extra=describe_body(Rules))
     def put_rules(principal: Caller, body: Bytes) -> Response:
         """Put other rules in force, for jobs that are not prepared yet."""
         return answer(configure("rules", read_object(body), actor=actor_of(principal)))
@@ -248,7 +253,7 @@ def _add_configuration(route: RouteTable, cutting: Cutting) -> None:
         """Read where everything is."""
         return answer(config.paths().document())
 
-    @route("PUT", "/config/paths", CONFIGURE, **describe_body(Paths))
+    @route("PUT", "/config/paths", CONFIGURE, openapi_extra=describe_body(Paths))
     def put_paths(principal: Caller, body: Bytes) -> Response:
         """Say where everything is from now on."""
         return answer(configure("paths", read_object(body), actor=actor_of(principal)))

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ulak.errors import BadInput
 from ulak.kit import read_json
-from ulak.kit.bodies import Body
+from ulak.kit.bodies import Body, storable
 from ulak.kit.clock import rfc3339
 from ulak.services.pdf.document import REASONS, UrlBlocked, in_milliseconds
 from ulak.services.pdf.model import BadOptions, PdfError, PdfErrorCode, PdfJob, PdfJobStatus
@@ -21,7 +21,7 @@ from ulak.services.pdf.page import PageOptions, read_page
 from ulak.services.pdf.responses import Refusal
 from ulak.services.pdf.security.template_input import sanitize_html_variables
 from ulak.services.pdf.settings import PdfRenderConfig
-from ulak.web.schemas import A_JOB, A_MOMENT, JobId, Moment, Page, storable
+from ulak.web.schemas import A_JOB, A_MOMENT, JobId, Moment, Page
 
 # What every store, and every reader of JSON that is not Python, can hold.
 LARGEST_INT: Final = 2**63 - 1

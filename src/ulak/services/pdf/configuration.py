@@ -9,16 +9,15 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ulak.kit.clock import Clock
 from ulak.service import Condition
 from ulak.services.pdf.document import Document, Fetcher, NoNetwork, Rendered, Renderer, Times
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
-from ulak.services.pdf.settings import SECRETS, PdfRenderConfig, load, values_of, variables_set
-from ulak.settings import Settings
+from ulak.services.pdf.settings import SECRETS, PdfRenderConfig, load, values_of
+from ulak.settings import Settings, describe_variables
 
 if TYPE_CHECKING:
     from ulak import Engine
@@ -181,11 +180,7 @@ def condition(platform: Settings, environ: Mapping[str, str] | None = None) -> C
     from ulak.services.pdf.weasy import ground as weasy_ground
 
     config = load(environ, platform)
-    said = variables_set(environ)
-    settings = {
-        name: (_shown(name, value), name if name in said else "default")
-        for name, value in values_of(config).items()
-    }
+    settings = describe_variables(values_of(config), secrets=SECRETS, environ=environ)
     allowed = config.security.template_allowlist
     # Where nobody has said what may be rendered, `ulak pdf render` takes all that there is.
     known = (t for t in templates_of(config).list() if t.name in allowed or not allowed)
@@ -197,13 +192,3 @@ def condition(platform: Settings, environ: Mapping[str, str] | None = None) -> C
     fails = f"jobs that need it fail with {PdfErrorCode.UNSUPPORTED_PLATFORM}"
     missing = dict.fromkeys(f"{w.message}: {fails}; {w.cure}" for w in found if w.is_fatal)
     return Condition(settings, list(notes), list(missing))
-
-
-def _shown(name: str, value: Any) -> str:
-    if name in SECRETS:
-        return "set" if value else "not set"
-    if isinstance(value, timedelta):
-        return f"{value.total_seconds():g} s"
-    if isinstance(value, frozenset | tuple):
-        return ", ".join(sorted(value)) or "none"
-    return "not set" if value in (None, "") else str(value)

@@ -165,11 +165,6 @@ def values_of(config: PdfRenderConfig) -> dict[str, Any]:
     return values | {name: config.s3.get(name, "") for name in S3_VARIABLES}
 
 
-def variables_set(environ: Mapping[str, str] | None = None) -> frozenset[str]:
-    """Return which variables are set."""
-    return frozenset(read_variables(dict.fromkeys(_READERS, str), environ))
-
-
 def _made(found: Mapping[str, Any], platform: Settings) -> PdfRenderConfig:
     parts: dict[str, dict[str, Any]] = {"": {}, "limits": {}, "security": {}}
     for name, (place, _) in _SETTINGS.items():

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from ulak import Engine, connect
 from ulak.errors import NotSupported
 from ulak.service import Condition, Service
-from ulak.services.publishing.scopes import SCOPES
-from ulak.services.publishing.settings import WORKERS, PublishingSettings, describe, load
-from ulak.settings import Settings
+from ulak.services.publishing import keys
+from ulak.services.publishing.settings import WORKERS, PublishingSettings, load
+from ulak.settings import Settings, describe_settings
 from ulak.tables import shares_store
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def attach(
     opened. `policy` tells whether a post is approved. Raises `BadInput`: a setting cannot be used;
     `NotSupported`: the extra is not installed, or the store has no transactions to share."""
     _check_extra()
-    from ulak.services.publishing import keys, notifications, queue, tasks
+    from ulak.services.publishing import notifications, queue, tasks
     from ulak.services.publishing.articles import Posts
     from ulak.services.publishing.dead_letters import DeadLetters
     from ulak.services.publishing.saga import Saga
@@ -83,37 +83,33 @@ def make_routes(
 ) -> Routes:
     """Make the routes about posts, with the internal ones, and about users. Raises `BadInput`:
     there is no secret to check tokens with."""
-    from ulak.services.publishing import internal_routes, public_routes, user_routes
-    from ulak.services.publishing.bodies import envelope
+    from ulak.services.publishing import bodies, routes
     from ulak.web import Routes
 
     publishing.settings.must_have_secret()
-    posts, logins, saga = publishing.posts, publishing.logins, publishing.saga
-    made = [public_routes.make_ready((posts if "posts" in about else publishing.users).tables)]
+    own, engine, posts = publishing, publishing.posts_engine, publishing.posts
+    made = [routes.make_ready((posts if "posts" in about else own.users).tables)]
     if "posts" in about:
-        engine = publishing.posts_engine
-        made.append(public_routes.make_public(engine, posts, logins))
-        made.append(internal_routes.make_internal(engine, saga, publishing.dead_letters))
+        made.append(routes.make_public(engine, posts, own.logins))
+        made.append(routes.make_internal(engine, own.saga, own.dead_letters))
     if "users" in about:
-        made.append(user_routes.make_users(publishing.users, logins))
+        made.append(routes.make_users(own.users, own.logins))
     lines = [line for _, lines in made for line in lines]
-    return Routes([router for router, _ in made], lines, envelope=envelope)
+    return Routes([router for router, _ in made], lines, envelope=bodies.envelope)
 
 
 def make_service(*, policy: ModerationPolicy | None = None) -> Service:
     """Return the service, with a policy of moderation of one's own."""
     return Service(
-        "publishing", attach=partial(attach, policy=policy), routes=make_routes, scopes=SCOPES,
-        commands=_commands, condition=lambda platform: Condition(describe(_load(platform))),
+        "publishing", attach=partial(attach, policy=policy), routes=make_routes, scopes=keys.SCOPES,
+        condition=lambda platform: Condition(describe_settings(_load(platform))), start=_start,
         store=lambda: load().database_url, engines=lambda publishing: [publishing.posts_engine],
-        start=_start,
+        commands=_commands,
     )  # fmt: skip
 
 
 def _start(engine: Engine, publishing: Publishing, address: str | None) -> Mapping[str, str]:
     """See to it that every worker has a key that the backend knows."""
-    from ulak.services.publishing import keys
-
     publishing.settings.must_have_keys(*WORKERS)
     keys.adopt(publishing.posts_engine, publishing.kept)
     return {} if address is None else {"internal": f"{address}/internal"}

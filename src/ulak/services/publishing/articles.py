@@ -7,18 +7,22 @@ history, and the next task of the saga is written with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from importlib.resources import files
+from itertools import count
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
+
+from slugify import slugify
 
 from ulak import Engine
 from ulak.kit.clock import Instant
 from ulak.kit.ids import new_id
-from ulak.services.publishing import slugs, statuses
-from ulak.services.publishing.points import step
+from ulak.services.publishing import statuses
+from ulak.services.publishing.events import step
 from ulak.tables import Row, Schema, Tables
 
 if TYPE_CHECKING:
@@ -28,6 +32,7 @@ SCHEMA: Final = Schema(
     "posts", folder=files(__package__) / "sql" / "posts", version_table="publishing_posts_schema",
     why="a post, its history and its next task are one commit",
 )  # fmt: skip
+LONGEST_SLUG: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,23 +129,17 @@ class Posts:
     no transactions to share."""
 
     def __init__(self, engine: Engine, queue: Queue) -> None:
-        self.engine = engine
-        self.queue = queue
+        self.engine, self.queue = engine, queue
         self.tables = Tables(engine, SCHEMA)
 
     def create(
         self, author_id: str, *, title: str, description: str, body: str, tags: Iterable[str] = ()
     ) -> Article:
         """Write a post, in DRAFT; of two with the same title at once both get a slug."""
-        now = self.tables.now
-        made = Article(
-            new_id(self.engine), "", title, description, body, author_id, created_at=now,
-            updated_at=now, tags=tuple(sorted(set(tags))),
-        )  # fmt: skip
+        now, texts = self.tables.now, (title, description, body)
+        made = Article(new_id(self.engine), "", *texts, author_id, created_at=now, updated_at=now)
         with step("posts.create"), self.tables.writing() as connection:
-            made = self._insert(connection, made)
-            self._put_tags(connection, made)
-        return made
+            return self._tag(connection, self._insert(connection, made), tags)
 
     def edit(
         self, slug: str, author_id: str, *, tags: Iterable[str] | None = None, **texts: str
@@ -150,21 +149,19 @@ class Posts:
         with step("posts.edit"), self.tables.writing() as connection:
             post = self._lock_own(connection, slug, author_id)
             if post.status == statuses.PENDING_PUBLISH:
-                raise statuses.LockedForPublication(
-                    f"{slug} is being published; take it back to draft to edit it", post.status
-                )
+                why = f"{slug} is being published; take it back to draft to edit it"
+                raise statuses.LockedForPublication(why, post.status)
             changes: dict[str, Any] = {**texts, "revision": post.revision + 1}
             title = texts.get("title", post.title)
-            if post.published_at is None and slugs.make_slug(title) != slugs.make_slug(post.title):
+            if post.published_at is None and make_slug(title) != make_slug(post.title):
                 changes["slug"] = self._reserve_slug(connection, post, title)
             if post.status in (statuses.REJECTED, statuses.ERROR):
                 edited = self._to_draft(connection, post, statuses.BY_EDIT, **changes)
             else:
                 edited = self.update(connection, post, **changes)
             if tags is not None:
-                edited = replace(edited, tags=tuple(sorted(set(tags))))
                 self.tables.execute(connection, _DROP_TAGS, post.id)
-                self._put_tags(connection, edited)
+                return self._tag(connection, edited, tags)
             return self._with_tags(connection, [edited])[0]
 
     def delete(self, slug: str, author_id: str) -> None:
@@ -182,14 +179,12 @@ class Posts:
         with step("posts.publish"), own as opened:
             post = self._lock_own(opened, slug, author_id)
             if post.status != statuses.DRAFT:
-                raise statuses.InvalidStatus(
-                    f"{slug} is {post.status}; only a draft can be published", post.status
-                )
-            pending = self.move(
-                opened, post, statuses.PENDING_PUBLISH, statuses.BY_AUTHOR, author_id,
-                publication_id=str(uuid4()), stepped_at=self.tables.now, sweeps=0, **_UNDECIDED,
-            )  # fmt: skip
-            self.queue.put(opened, statuses.MODERATE, pending, requested_by=author_id)
+                why = f"{slug} is {post.status}; only a draft can be published"
+                raise statuses.InvalidStatus(why, post.status)
+            to, cause = statuses.PENDING_PUBLISH, statuses.BY_AUTHOR
+            begun = {"publication_id": str(uuid4()), **_UNDECIDED}
+            pending = self.move(opened, post, to, cause, author_id, **begun)
+            self.queue.put(opened, statuses.MODERATE, pending)
             return self._with_tags(opened, [pending])[0]
 
     def draft(self, slug: str, author_id: str) -> Article:
@@ -199,9 +194,8 @@ class Posts:
         with step("posts.draft"), self.tables.writing() as connection:
             post = self._lock_own(connection, slug, author_id)
             if (post.status, statuses.DRAFT) not in statuses.MOVES:
-                raise statuses.InvalidStatus(
-                    f"{slug} is {post.status}, which does not go back to draft", post.status
-                )
+                why = f"{slug} is {post.status}, which does not go back to draft"
+                raise statuses.InvalidStatus(why, post.status)
             drafted = self._to_draft(connection, post, statuses.RETURNED)
             return self._with_tags(connection, [drafted])[0]
 
@@ -277,24 +271,23 @@ class Posts:
 
     def update(self, connection: Any, post: Article, **changes: Any) -> Article:
         """Change fields of a post, if it still has the status and the publication that it was read
-        with."""
-        changes["updated_at"] = self.tables.now
+        with. While it is pending, each change is a step."""
+        now, status = self.tables.now, changes.get("status", post.status)
+        stepped_at = now if status == statuses.PENDING_PUBLISH else None
+        changes |= {"stepped_at": stepped_at, "updated_at": now}
         statement = (
             f"UPDATE {_ARTICLES} SET {', '.join(f'{name} = ?' for name in changes)} "
             "WHERE id = ? AND status = ? AND coalesce(publication_id, '') = ? RETURNING id"
         )
         stood = post.id, post.status, post.publication_id or ""
         if not self.tables.execute(connection, statement, *changes.values(), *stood):
-            raise statuses.InvalidStatus(
-                f"the post {post.id} was changed meanwhile; read it again", post.status
-            )
+            why = f"the post {post.id} was changed meanwhile; read it again"
+            raise statuses.InvalidStatus(why, post.status)
         return replace(post, **changes)
 
     def _to_draft(self, connection: Any, post: Article, cause: str, **changes: Any) -> Article:
-        return self.move(
-            connection, post, statuses.DRAFT, cause, post.author_id, publication_id=None,
-            stepped_at=None, sweeps=0, **_UNDECIDED, **changes,
-        )  # fmt: skip
+        changes |= {"publication_id": None, **_UNDECIDED}
+        return self.move(connection, post, statuses.DRAFT, cause, post.author_id, **changes)
 
     def _lock_own(self, connection: Any, slug: str, author_id: str) -> Article:
         post = self.lock(connection, BY_SLUG, slug)
@@ -305,7 +298,7 @@ class Posts:
     def _insert(self, connection: Any, post: Article) -> Article:
         """Add a row with the first free slug of its title."""
         taken: frozenset[str] | None = None
-        for slug in slugs.candidates(post.title):
+        for slug in candidates(post.title):
             if taken is not None and slug in taken:
                 continue
             made = replace(post, slug=slug)
@@ -326,9 +319,12 @@ class Posts:
         self.tables.execute(connection, _DELETE, stand_in.id)
         return stand_in.slug
 
-    def _put_tags(self, connection: Any, post: Article) -> None:
-        for tag in post.tags:
+    def _tag(self, connection: Any, post: Article, tags: Iterable[str]) -> Article:
+        """Add tags to a post that has none."""
+        tagged = replace(post, tags=tuple(sorted(set(tags))))
+        for tag in tagged.tags:
             self.tables.execute(connection, _ADD_TAG, post.id, tag)
+        return tagged
 
     def _with_tags(self, connection: Any, posts: Iterable[Article]) -> Sequence[Article]:
         found = {post.id: post for post in posts}
@@ -342,8 +338,24 @@ class Posts:
         return [replace(post, tags=tuple(tags.get(id, ()))) for id, post in found.items()]
 
 
-_UNDECIDED: Final = dict.fromkeys(("verdict", "preview_url", "moderation_reason", "error_message"))
+_OUTCOMES: Final = ("verdict", "preview_url", "moderation_reason", "error_message")
+_UNDECIDED: Final = {**dict.fromkeys(_OUTCOMES), "sweeps": 0}
 """What a publication has before its first step."""
+
+
+def make_slug(title: str) -> str:
+    """Return a title as lower-case ASCII words joined by `-`, Cyrillic and Turkish letters
+    transliterated; '' when nothing of it can be written so."""
+    return slugify(title, max_length=LONGEST_SLUG)
+
+
+def candidates(title: str) -> Iterator[str]:
+    """Yield the slugs that a post of this title may have, the best first; no end."""
+    base = make_slug(title) or f"post-{token_hex(4)}"
+    yield base
+    for number in count(1):
+        suffix = f"-{number}"
+        yield base[: LONGEST_SLUG - len(suffix)].rstrip("-") + suffix
 
 
 def _article_in(row: Row) -> Article:
@@ -358,7 +370,6 @@ def _only(rows: Sequence[Row], value: str) -> Article:
 
 def _must_be_published(post: Article) -> Article:
     if post.status != statuses.PUBLISHED:
-        raise statuses.InvalidStatus(
-            f"{post.slug} is {post.status}; only published posts have comments", post.status
-        )
+        why = f"{post.slug} is {post.status}; only published posts have comments"
+        raise statuses.InvalidStatus(why, post.status)
     return post

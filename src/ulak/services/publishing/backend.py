@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 import httpx
 
-from ulak.services.publishing.events import Event
-from ulak.services.publishing.points import step
+from ulak.kit import read_retry_after
+from ulak.kit.clock import Instant, to_instant
+from ulak.services.publishing.events import Event, step
 from ulak.services.publishing.settings import PublishingSettings
 
 # Two calls fit into the timeout of a stage.
@@ -29,11 +29,9 @@ CALLS: Final = (
     "dlq.error", "dlq.publish",
 )  # fmt: skip
 IN_PROGRESS: Final = "idempotency_in_progress"
-DONE: Final = frozenset(
-    {
-        "not_found", "stale_publication", "invalid_status", "already_approved",
-        "already_rejected", "step_done",
-    }
+DONE: Final = (
+    "not_found", "stale_publication", "invalid_status", "already_approved", "already_rejected",
+    "step_done",
 )  # fmt: skip
 """The post is gone, or past this step."""
 _PASSING: Final = frozenset({404, 408, 425, 429})
@@ -47,9 +45,7 @@ class Failure(Exception):
         self, text: str, *, code: str, status: int = 0, retry_after: timedelta | None = None
     ) -> None:
         super().__init__(text)
-        self.code = code
-        self.status = status
-        self.retry_after = retry_after
+        self.code, self.status, self.retry_after = code, status, retry_after
 
 
 class StepPassed(Failure):
@@ -80,18 +76,27 @@ def classify(status: int, code: str) -> type[Failure]:
     return CallRefused
 
 
-class Backend:
-    """A client of the internal endpoints, for one event loop."""
+def make_client(
+    timeout_s: float, *, connections: int | None = None, **options: Any
+) -> httpx.AsyncClient:
+    """Return a client for calls that carry keys: never by a proxy of the environment."""
+    limits = httpx.Limits(max_connections=connections, keepalive_expiry=KEPT_S)
+    timeout = httpx.Timeout(timeout_s, pool=None)
+    return httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False, **options)
 
-    def __init__(self, settings: PublishingSettings) -> None:
-        self._keys = settings.internal_api_keys
-        # Never by a proxy of the environment: the calls carry keys, and stay inside.
-        self.client = httpx.AsyncClient(
-            base_url=f"{settings.backend_url}/internal/articles/",
-            timeout=httpx.Timeout(TIMEOUT_S, pool=None),
-            limits=httpx.Limits(max_connections=100, keepalive_expiry=KEPT_S),
-            trust_env=False,
-        )
+
+class Backend:
+    """A client of the internal endpoints, for one event loop. `now` tells the time of answers that
+    name one; by default it is that of this machine."""
+
+    def __init__(
+        self,
+        settings: PublishingSettings,
+        now: Callable[[], Instant] = lambda: to_instant(datetime.now(UTC)),
+    ) -> None:
+        self._keys, self._now = settings.internal_api_keys, now
+        base_url = f"{settings.backend_url}/internal/articles/"
+        self.client = make_client(TIMEOUT_S, connections=100, base_url=base_url)
 
     async def call(self, name: str, event: Event, **body: str) -> Mapping[str, Any]:
         """Make one of `CALLS`, whose names say which key it takes and what it does, about the post
@@ -106,16 +111,15 @@ class Backend:
             body["publication_id"] = event.publication_id
         with step(name):
             try:
-                response = await self.client.request(
-                    method, path, headers=headers, json=body or None
-                )
+                about: Any = {"headers": headers, "json": body or None}
+                response = await self.client.request(method, path, **about)
             except httpx.HTTPError as error:
                 why = f"{name}: no answer from the backend: {type(error).__name__}: {error}"
                 raise BackendAway(why[:LONGEST_TEXT], code="backend_away") from error
-        return _read(name, response)
+        return _read(name, response, self._now())
 
 
-def _read(name: str, response: httpx.Response) -> Mapping[str, Any]:
+def _read(name: str, response: httpx.Response, now: Instant) -> Mapping[str, Any]:
     """Return the data of an answer, or raise what it means."""
     said: Any = {}
     with suppress(ValueError, RecursionError):
@@ -128,19 +132,6 @@ def _read(name: str, response: httpx.Response) -> Mapping[str, Any]:
     why = f"{name}: {status} {code}: {'' if status in (401, 403) else message}"
     if not code:
         why = f"{name}: {status} without a code; is BACKEND_URL the address of the backend?"
-    raise classify(status, code)(
-        why[:LONGEST_TEXT], code=code or f"http_{status}", status=status,
-        retry_after=read_retry_after(response.headers.get("Retry-After", "")),
-    )  # fmt: skip
-
-
-def read_retry_after(text: str) -> timedelta | None:
-    """Return what `Retry-After` says, seconds or a date; None when it says nothing usable."""
-    if text.isascii() and text.isdigit():
-        return min(timedelta(seconds=int(text[:9])), LONGEST_RETRY_AFTER)
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, TypeError):
-        return None
-    left = moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)
-    return min(max(left, timedelta()), LONGEST_RETRY_AFTER)
+    wait = read_retry_after(response.headers.get("Retry-After"), now, longest=LONGEST_RETRY_AFTER)
+    code = code or f"http_{status}"
+    raise classify(status, code)(why[:LONGEST_TEXT], code=code, status=status, retry_after=wait)

@@ -1,38 +1,22 @@
-"""What callers send and what they get: strict bodies, one envelope for answers and errors, and the
-table in which each route stands with the line that says who may call it."""
+"""What callers send and what they get: strict bodies, and one envelope for answers and errors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Annotated, Any, Final, TypeVar, cast
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from functools import partial
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
-from fastapi import Depends, Request, Response
-from fastapi.routing import APIRoute
+from fastapi import Response
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 
-from ulak.kit.bodies import Body, strict_body
-from ulak.kit.clock import Instant, rfc3339, to_datetime
-from ulak.kit.routes import RouteTable
+from ulak.kit.bodies import Body, storable
+from ulak.kit.clock import rfc3339, to_datetime
 from ulak.services.publishing import statuses
 from ulak.services.publishing.articles import Article, Comment
-from ulak.web import Authenticator
-
-Model = TypeVar("Model", bound=BaseModel)
-
-
-def storable(text: str) -> str:
-    """Return a text that both databases can keep. Raises `ValueError`: it has a character for
-    which PostgreSQL, or UTF-8, has no place."""
-    if "\x00" in text:
-        raise ValueError("it holds the character NUL, which no database can keep")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("it holds half of a character, which no database can keep") from None
-    return text
+from ulak.services.publishing.users import SHORTEST_PASSWORD
 
 
 def _web_address(text: str) -> str:
@@ -46,7 +30,7 @@ def _web_address(text: str) -> str:
     return text
 
 
-Storable = AfterValidator(storable)
+Storable = AfterValidator(partial(storable, keeper="database"))
 Title = Annotated[str, StringConstraints(min_length=1, max_length=200), Storable]
 Description = Annotated[str, StringConstraints(min_length=1, max_length=500), Storable]
 Content = Annotated[str, StringConstraints(min_length=1), Storable]
@@ -54,16 +38,38 @@ Reason = Annotated[str, StringConstraints(min_length=1, max_length=2000), Storab
 Word = Annotated[str, StringConstraints(min_length=1, max_length=100), Storable]
 Tags = Annotated[list[Word], Field(max_length=50)]
 WebAddress = Annotated[str, StringConstraints(max_length=500), AfterValidator(_web_address)]
+Email = Annotated[
+    str, StringConstraints(max_length=254, pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$"), Storable
+]
+Username = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]{3,50}$")]
+Password = Annotated[str, StringConstraints(min_length=SHORTEST_PASSWORD, max_length=100), Storable]
+Text = Annotated[str, StringConstraints(max_length=500), Storable]
+Typed = Annotated[str, StringConstraints(max_length=1000), Storable]
+# It becomes a header.
+PushKey = Annotated[str, StringConstraints(pattern=r"^[!-~]{10,255}$")]
 
 
-class NewArticle(Body):
+_LOGIN: Final = {"email": "ada@example.com", "password": "a-password-of-hers"}
+_KEY: Final = "a-key-of-the-push-service"
+_ARTICLE: Final = {
+    "title": "A first post", "description": "What it is about", "body": "Once upon a time",
+    "tag_list": ["tales"],
+}  # fmt: skip
+
+
+def _example(**members: Any) -> dict[str, Any]:
+    """Return what Swagger UI proposes of a body; it works as it stands."""
+    return {"example": members}
+
+
+class NewArticle(Body, json_schema_extra=_example(**_ARTICLE)):
     title: Title
     description: Description
     body: Content
     tag_list: Tags = Field([], description="Each once; in alphabetical order afterwards.")
 
 
-class EditedArticle(Body):
+class EditedArticle(Body, json_schema_extra=_example(title="A better title")):
     """What is to be different in a post; what is left out stays."""
 
     title: Title | None = None
@@ -72,32 +78,69 @@ class EditedArticle(Body):
     tag_list: Tags | None = None
 
 
-class NewComment(Body):
+class NewComment(Body, json_schema_extra=_example(body="Well said")):
     body: Content
 
 
-class About(Body):
+class About(Body, json_schema_extra=_example()):
     """Which publication of a post a call is about; without it, the present one."""
 
     publication_id: Word | None = None
 
 
-class Rejection(About):
+class Rejection(About, json_schema_extra=_example(reason="it is too short")):
     reason: Reason = "rejected by moderation"
     failed_task: Word | None = None
 
 
-class Preview(About):
+class Preview(About, json_schema_extra=_example(preview_url="https://example.com/preview.png")):
     preview_url: WebAddress
 
 
-class Failure(About):
+class Failure(About, json_schema_extra=_example(error_message="the preview cannot be made")):
     error_message: Reason
     failed_task: Word | None = None
 
 
-class Redrive(Body):
+class Redrive(Body, json_schema_extra=_example(resume=True)):
     resume: bool = False
+
+
+class EditedUser(Body, json_schema_extra=_example(bio="It counts.")):
+    """What is to be different in a user; what is left out stays."""
+
+    email: Email = ""
+    username: Username = ""
+    password: Password = ""
+    bio: Text | None = None
+    image_url: Text | None = None
+
+
+class NewUser(EditedUser, json_schema_extra=_example(username="ada", **_LOGIN)):
+    """A user as they register."""
+
+    email: Email
+    username: Username
+    password: Password
+
+
+class Credentials(Body, json_schema_extra=_example(**_LOGIN)):
+    """Who logs in."""
+
+    email: Typed
+    password: Typed
+
+
+class SubscriptionKey(Body, json_schema_extra=_example(subscription_key=_KEY)):
+    """What pushes to the caller are authorised with."""
+
+    subscription_key: PushKey
+
+
+class Target(Body):
+    """To whom the caller subscribes."""
+
+    target_user_id: Typed
 
 
 class Said(BaseModel):
@@ -106,26 +149,6 @@ class Said(BaseModel):
     success: bool = Field(examples=[True])
     message: str
     data: dict[str, Any]
-
-
-def make_table(
-    route_class: type[APIRoute], authenticate: Authenticator | None, scheme: str
-) -> RouteTable:
-    """Return a table of routes for one kind of caller."""
-    return RouteTable(
-        route_class=route_class, response_model=Said, authenticate=authenticate, schemes=(scheme,)
-    )
-
-
-def optional_body(model: type[Model]) -> Any:
-    """Return the annotation of a parameter that gets the body as this model, its defaults where
-    nothing was sent."""
-    read = strict_body(model).dependency
-
-    async def read_optional(request: Request) -> Model:
-        return cast(Model, await read(request) if await request.body() else model())
-
-    return Depends(read_optional)
 
 
 def said(message: str, data: Mapping[str, Any], status: int = 200) -> Response:
@@ -152,32 +175,30 @@ def envelope(problem: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
+_TO_ALL: Final = (
+    "id", "slug", "title", "status", "preview_url", "published_at", "created_at", "updated_at",
+)  # fmt: skip
+_TO_READERS: Final = ("description", "body", "tag_list", "author_id", "revision")
+_TO_THE_AUTHOR: Final = ("publication_id", "moderation_reason", "error_message")
+_FIELDS: Final = {"tag_list": "tags"}
+
+
 def show_article(post: Article, reader: str = "") -> dict[str, Any]:
     """Return a post as a reader sees it: of one that is not published, others than its author see
     how it stands and not what it says."""
-    document: dict[str, Any] = {
-        "id": post.id, "slug": post.slug, "title": post.title, "status": post.status,
-        "preview_url": post.preview_url, "published_at": _time(post.published_at),
-        "created_at": _time(post.created_at), "updated_at": _time(post.updated_at),
-    }  # fmt: skip
-    if reader == post.author_id or post.status == statuses.PUBLISHED:
-        document |= {
-            "description": post.description, "body": post.body, "tag_list": post.tags,
-            "author_id": post.author_id, "revision": post.revision,
-        }  # fmt: skip
-    if reader == post.author_id:
-        document |= {
-            "publication_id": post.publication_id, "moderation_reason": post.moderation_reason,
-            "error_message": post.error_message,
-        }  # fmt: skip
-    return document
+    is_own, names = reader == post.author_id, [*_TO_ALL]
+    if is_own or post.status == statuses.PUBLISHED:
+        names += _TO_READERS
+    return _show(post, [*names, *_TO_THE_AUTHOR] if is_own else names)
 
 
 def show_comment(comment: Comment) -> dict[str, Any]:
     """Return a comment as everybody sees it."""
-    at = {name: _time(getattr(comment, name)) for name in ("created_at", "updated_at")}
-    return asdict(comment) | at
+    return _show(comment, [field.name for field in fields(comment)])
 
 
-def _time(at: Instant | None) -> str | None:
-    return None if at is None else rfc3339(to_datetime(at))
+def _show(record: Article | Comment, names: Iterable[str]) -> dict[str, Any]:
+    """Return fields of a record, by their names in JSON; times as text."""
+    document = {name: getattr(record, _FIELDS.get(name, name)) for name in names}
+    times = [name for name in document if name.endswith("_at") and document[name] is not None]
+    return document | {name: rfc3339(to_datetime(document[name])) for name in times}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
@@ -17,19 +18,17 @@ from ulak.kit.commands import (
     AppOption,
     HostOption,
     JsonOption,
-    complain,
     load_service,
     note,
+    print_acts,
     print_json,
-    print_table,
-    some,
+    print_list,
 )
 from ulak.kit.processes import Work, run
 from ulak.service import Service, attach
 from ulak.services.publishing import Publishing, make_routes
-from ulak.services.publishing.keys import make_keys
-from ulak.services.publishing.queue import RELAY, RELAY_QUEUE
-from ulak.services.publishing.scopes import SCOPES
+from ulak.services.publishing.keys import SCOPES, make_keys
+from ulak.services.publishing.queue import RELAY, RELAY_QUEUE, Queue
 from ulak.services.publishing.settings import WORKERS, load
 from ulak.settings import Settings, read_env_file
 from ulak.settings import load as load_platform
@@ -37,13 +36,8 @@ from ulak.web import app as make_app
 
 group = typer.Typer(no_args_is_help=True, help="The parts of publishing, and its dead letters.")
 
-PortOption = Annotated[
-    int | None,
-    typer.Option(
-        min=0, max=65535,
-        help="0 for any; else ULAK_PORT, or 8000 of backend, 8001 of users-api, 8002 of the last.",
-    ),
-]  # fmt: skip
+_PORTS = "0 for any; else ULAK_PORT, or 8000 of backend, 8001 of users-api, 8002 of the last."
+PortOption = Annotated[int | None, typer.Option(min=0, max=65535, help=_PORTS)]
 LimitOption = Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")]
 
 
@@ -51,14 +45,14 @@ LimitOption = Annotated[int, typer.Option(min=1, max=10_000, help="How many at m
 def backend(host: HostOption = None, port: PortOption = None, app: AppOption = None) -> None:
     """Serve posts and the internal routes, and relay tasks to the queue."""
     with _loaded(app) as (platform, own):
-        _serve("backend", own.posts_engine, own, _at(platform, host, port, 8000), "posts")
+        _serve("backend", own.posts_engine, own, platform.listening(host, port, 8000), "posts")
 
 
 @group.command()
 def users_api(host: HostOption = None, port: PortOption = None, app: AppOption = None) -> None:
     """Serve users, logins and subscriptions."""
     with _loaded(app) as (platform, own):
-        _serve("users-api", own.users_engine, own, _at(platform, host, port, 8001), "users")
+        _serve("users-api", own.users_engine, own, platform.listening(host, port, 8001), "users")
 
 
 @group.command()
@@ -98,7 +92,7 @@ def push_notificator(
     from ulak.services.publishing.push_notificator import make_push_notificator
 
     read_env_file()
-    found = _at(load_platform(), host, port, 8002)
+    found = load_platform().listening(host, port, 8002)
     run("push-notificator", found, app=lambda _: make_push_notificator(per_minute))
 
 
@@ -132,8 +126,7 @@ def outbox(app: AppOption = None, limit: LimitOption = 50, as_json: JsonOption =
     with _loaded(app) as (_, own):
         queue = own.posts.queue
         flows = [flow.name for flow in queue.tasks.saga] if queue.is_same else [RELAY]
-        found = _newest(own.posts_engine, flows, limit)
-        rows = [_outbox_row(own, job, is_sent=queue.is_same or job.is_final) for job in found]
+        rows = [_outbox_row(queue, *found) for found in _newest(queue.posts, flows, limit)]
     _print(rows, as_json, "id", "task", "queue", "attempts", "sent_at", "last_error")
 
 
@@ -141,13 +134,13 @@ def outbox(app: AppOption = None, limit: LimitOption = 50, as_json: JsonOption =
 def inbox(app: AppOption = None, limit: LimitOption = 50, as_json: JsonOption = False) -> None:
     """List the tasks that were processed, the newest first."""
     with _loaded(app) as (_, own):
-        engine, flows = own.queue_engine, [flow.name for flow in own.posts.queue.tasks.saga]
+        flows = [flow.name for flow in own.posts.queue.tasks.saga]
         rows = [
             {
-                "event_id": _read(engine, job).get("event_id"), "consumer": job.flow,
+                "event_id": payload.get("event_id"), "consumer": job.flow,
                 "processed_at": rfc3339(job.changed_at, "seconds"), "result": job.state,
             }
-            for job in _newest(engine, flows, limit, role="done")
+            for job, payload in _newest(own.queue_engine, flows, limit, role="done")
         ]  # fmt: skip
     _print(rows, as_json, "event_id", "consumer", "processed_at", "result")
 
@@ -166,17 +159,8 @@ def redrive(
     """Put dead letters back that were neither redriven nor discarded."""
     with _loaded(app) as (_, own):
         act = own.dead_letters.redrive_all
-        acts = dict(act(actor=actor, task=task, resume=resume, per_second=per_second))
-    done = [id for id, error in acts.items() if error is None]
-    refused = {id: str(error) for id, error in acts.items() if error is not None}
-    if as_json:
-        print_json({"redriven": done, "refused": refused})
-    else:
-        print(f"redriven {some(len(done), 'dead letter')}")
-    for why in refused.values():
-        complain(why)
-    if refused:
-        raise typer.Exit(1)
+        acts = act(actor=actor, task=task, resume=resume, per_second=per_second)
+        print_acts("redriven", acts, "dead letter", as_json=as_json)
 
 
 @contextmanager
@@ -187,12 +171,6 @@ def _loaded(app: str | None) -> Iterator[tuple[Settings, Publishing]]:
     finally:
         for engine in (own.queue_engine, own.posts_engine, own.users_engine):
             engine.close()
-
-
-def _at(platform: Settings, host: str | None, port: int | None, usual: int) -> Settings:
-    """Return settings with the address that was typed, that is set, or that is usual."""
-    default = usual if platform.source("port") == "default" else None
-    return platform.override("command line", host=host, port=default if port is None else port)
 
 
 def _serve(name: str, engine: Engine, own: Publishing, found: Settings, about: str) -> None:
@@ -227,40 +205,32 @@ def _relaying(own: Publishing) -> Work:
     return Work(own.posts_engine, [RELAY_QUEUE], lease=own.settings.visibility)
 
 
-def _newest(engine: Engine, flows: list[str], limit: int, **where: Any) -> list[Job]:
-    found = [
-        job for flow in flows for job in engine.jobs(JobFilter(flow=flow, **where), limit=limit)
-    ]
-    return sorted(found, key=lambda job: job.id, reverse=True)[:limit]
+def _newest(
+    engine: Engine, flows: Iterable[str], limit: int, **where: Any
+) -> list[tuple[Job, dict[str, Any]]]:
+    """Return the newest jobs of flows, each with its payload."""
+    pages = (engine.jobs(JobFilter(flow=flow, **where), limit=limit) for flow in flows)
+    found = sorted(chain(*pages), key=lambda job: job.id, reverse=True)[:limit]
+    payloads = [engine.inspect.payload(job.id) for job in found]
+    return [(job, p if isinstance(p, dict) else {}) for job, p in zip(found, payloads, strict=True)]
 
 
-def _outbox_row(own: Publishing, job: Job, *, is_sent: bool) -> dict[str, Any]:
-    engine, queue = own.posts_engine, own.posts.queue
-    row = _read(engine, job)
+def _outbox_row(queue: Queue, job: Job, row: dict[str, Any]) -> dict[str, Any]:
     task = job.flow if queue.is_same else row.get("task", "redrive")
     payload = row.get("payload", row)
-    failures = [line for line in engine.inspect.trail(job.id) if line.kind in ("retry", "failed")]
-    sent_at = job.created_at if queue.is_same else job.changed_at
+    trail = queue.posts.inspect.trail(job.id)
+    failures = [line.message for line in trail if line.kind in ("retry", "failed")]
+    sent_at = job.created_at if queue.is_same else job.changed_at if job.is_final else None
     return {
         "id": job.id, "event_id": payload.get("event_id"), "task": task,
         "queue": queue.tasks.find(task).queue, "payload": payload,
         "available_at": rfc3339(job.not_before, "seconds"), "attempts": job.attempt,
-        "last_error": failures[-1].message if failures else None,
-        "sent_at": rfc3339(sent_at, "seconds") if is_sent else None,
+        "last_error": failures[-1] if failures else None,
+        "sent_at": None if sent_at is None else rfc3339(sent_at, "seconds"),
     }  # fmt: skip
-
-
-def _read(engine: Engine, job: Job) -> dict[str, Any]:
-    payload = engine.inspect.payload(job.id)
-    return payload if isinstance(payload, dict) else {}
 
 
 def _print(rows: list[dict[str, Any]], as_json: bool, *columns: str) -> None:
     """Print rows by the names of the specification; a table has these columns alone."""
-    if as_json:
-        print_json(rows)
-    elif rows:
-        cells = [["-" if row[c] is None else str(row[c])[:60] for c in columns] for row in rows]
-        print_table(columns, cells, keep=columns[:-1])
-    else:
-        note("there is none")
+    cells = [["-" if row[c] is None else str(row[c])[:60] for c in columns] for row in rows]
+    print_list(rows, as_json, columns, cells, keep=columns[:-1], empty="there is none")

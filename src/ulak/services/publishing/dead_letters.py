@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from heapq import merge
@@ -21,9 +21,8 @@ from ulak.errors import BadInput, ServiceError, UlakError
 from ulak.kit.clock import rfc3339
 from ulak.services.publishing import statuses
 from ulak.services.publishing.backend import LONGEST_TEXT, StepPassed
-from ulak.services.publishing.events import Event, TaskRefused, read_payload
+from ulak.services.publishing.events import Event, TaskRefused, read_payload, step
 from ulak.services.publishing.handling import Tools, task
-from ulak.services.publishing.points import step
 from ulak.services.publishing.queue import REDRIVEN
 
 if TYPE_CHECKING:
@@ -41,11 +40,9 @@ _STATE_OF: Final = {COMPENSATED: "compensated", LOGGED: "logged"}
 _SETTLED: Final = frozenset({"compensated", "logged", "compensation_failed"})
 """The states from which it is put back: its compensation must not come in between."""
 _ENDED: Final = ("failed", "expired")
-_MEMBER_OF: Final[Mapping[str, str]] = {
+_MEMBER_OF: Final = dict.fromkeys(statuses.SAGA_TASKS, "error_message") | {
     statuses.MODERATE: "reason",
-    statuses.GENERATE_PREVIEW: "error_message",
-    statuses.PUBLISH: "error_message",
-}
+}  # fmt: skip
 """The tasks that are compensated: the post is rejected with a reason, or gets a message."""
 LONGEST_TRACEBACK: Final = 4096
 LONGEST_TRAIL: Final = 100_000
@@ -67,9 +64,7 @@ class DeadLetters:
     """The dead letters of a queue, for operators and for compensation."""
 
     def __init__(self, queue: Queue, saga: Saga) -> None:
-        self._queue = queue
-        self._engine = queue.engine
-        self._saga = saga
+        self._queue, self._engine, self._saga = queue, queue.engine, saga
 
     def list(self, *, state: str | None = None, limit: int = 50, skip: int = 0) -> Sequence[Letter]:
         """Return dead letters, newest first; with `state` only those that stand there."""
@@ -155,11 +150,8 @@ class DeadLetters:
 
     def _walk(self) -> Iterator[Letter]:
         """Find every dead letter, newest first."""
-        filters = [
-            JobFilter(flow=flow.name, role=role)
-            for flow in self._queue.tasks.saga
-            for role in _ENDED
-        ]
+        saga = self._queue.tasks.saga
+        filters = [JobFilter(flow=flow.name, role=role) for flow in saga for role in _ENDED]
         redriven = (job for job in self._page(JobFilter(owner=REDRIVEN)) if job.role not in _ENDED)
         pages = [*map(self._page, filters), redriven]
         for job in merge(*pages, key=lambda job: job.id, reverse=True):
@@ -191,17 +183,12 @@ class DeadLetters:
             "task": members.get("task", job.flow),
             "queue": self._queue.tasks.find(job.flow).queue,
             "payload": payload,
-            "error_class": details.get("type", last.code),
-            "error": last.message,
-            "code": last.code,
+            "error_class": details.get("type", last.code), "error": last.message, "code": last.code,
             "traceback": details.get("traceback", "")[-LONGEST_TRACEBACK:],
             "attempts": last.attempt,
-            "first_failed_at": rfc3339(first.at),
-            "died_at": rfc3339(last.at),
-            "state": state,
-            "action": action,
-            "round": last.round,
-        }
+            "first_failed_at": rfc3339(first.at), "died_at": rfc3339(last.at),
+            "state": state, "action": action, "round": last.round,
+        }  # fmt: skip
 
     def _stand(self, job: Job, round: int) -> tuple[str, str | None]:
         """Return the state of a dead letter, and what compensation did or why it could not."""

@@ -1,4 +1,4 @@
-"""Events of the saga: what a task is told, and how it is read again."""
+"""Events of the saga: what a task is told, how it is read again, and the points of its steps."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid5
 
+from ulak.kit import FaultSteps
 from ulak.kit.clock import rfc3339
 
 if TYPE_CHECKING:
     from ulak.services.publishing.articles import Article
 
+step: Final = FaultSteps("publishing")
+"""Each await, HTTP call, submit and transaction of the saga stands in a block of it, so that a test
+may kill the process before and after; a test reads the sources for that."""
 SCHEMA: Final = 1
 BROKEN: Final = "broken_payload"
 
@@ -48,19 +52,16 @@ def make_event_id(task: str, post: Article) -> str:
 
 
 def make_payload(
-    task: str, post: Article, *, requested_by: str, now: datetime, stuck: bool
+    task: str, post: Article, now: datetime, *, requested_by: str = "", stuck: bool = False
 ) -> dict[str, Any]:
-    """Return what a task of a post in a publication is told."""
+    """Return what a task of a post in a publication is told; its author has requested it, unless
+    somebody else is named. `stuck` marks one that fails at once: a dead letter."""
     return {
-        "event_id": make_event_id(task, post),
-        "publication_id": post.publication_id,
-        "post_id": post.id,
-        "author_id": post.author_id,
-        "requested_by": requested_by,
-        "revision": post.revision,
-        "enqueued_at": rfc3339(now),
-        "schema": SCHEMA,
-    } | ({"stuck": True} if stuck else {})
+        "event_id": make_event_id(task, post), "publication_id": post.publication_id,
+        "post_id": post.id, "author_id": post.author_id,
+        "requested_by": requested_by or post.author_id, "revision": post.revision,
+        "enqueued_at": rfc3339(now), "schema": SCHEMA, **({"stuck": True} if stuck else {}),
+    }  # fmt: skip
 
 
 def read_payload(payload: Any) -> Event:

@@ -15,8 +15,7 @@ from ulak import Backoff, RetryLater, Run
 from ulak.kit.clock import rfc3339
 from ulak.kit.ids import from_text
 from ulak.services.publishing.backend import Backend, BackendAway, KeyRefused, StepPassed
-from ulak.services.publishing.events import Event, TaskRefused, read_payload
-from ulak.services.publishing.points import step
+from ulak.services.publishing.events import Event, TaskRefused, read_payload, step
 from ulak.services.publishing.settings import PublishingSettings
 
 if TYPE_CHECKING:
@@ -47,9 +46,11 @@ class Tools:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, settings: PublishingSettings, *others: Any) -> AsyncIterator[Tools]:
-        """Open the client of the backend for the length of a block."""
-        backend = Backend(settings)
+    async def opened(
+        cls, settings: PublishingSettings, *others: Any, **options: Any
+    ) -> AsyncIterator[Tools]:
+        """Open the client of the backend for the length of a block; `options` as of `Backend`."""
+        backend = Backend(settings, **options)
         async with backend.client:
             yield cls(settings, backend, *others)
 
@@ -102,13 +103,12 @@ def make_backoff(handler: Handler, settings: PublishingSettings) -> Backoff:
     """Return the delays of a handler: by its own options, where the settings say nothing else."""
     declared, jitter = vars(handler), settings.retry_jitter
     retries = getattr(settings, declared["setting"], None)
+    jitter = declared["retry_jitter"] if jitter is None else jitter
     return Backoff(
-        declared["max_retries"] if retries is None else retries,
-        first=settings.retry_base,
-        factor=2.0 if declared["retry_backoff"] else 1.0,
-        longest=settings.retry_max,
-        jitter="full" if (declared["retry_jitter"] if jitter is None else jitter) else 0.0,
-    )
+        declared["max_retries"] if retries is None else retries, first=settings.retry_base,
+        longest=settings.retry_max, factor=2.0 if declared["retry_backoff"] else 1.0,
+        jitter="full" if jitter else 0.0,
+    )  # fmt: skip
 
 
 async def read_post(run: Run[Any], call: str, status: str) -> tuple[Event, Mapping[str, Any]]:

@@ -14,7 +14,7 @@ import ssl
 from asyncio import FIRST_COMPLETED
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import cache, partial
 from time import monotonic
 from typing import Any, Final, Literal, NamedTuple
 
@@ -22,9 +22,10 @@ import httpx
 
 from ulak import Backoff, RetryLater
 from ulak.errors import UlakError
+from ulak.kit import read_retry_after
 from ulak.kit.clock import SECOND, Instant, micros
-from ulak.services.publishing.backend import read_retry_after
-from ulak.services.publishing.points import step
+from ulak.services.publishing.backend import LONGEST_RETRY_AFTER, make_client
+from ulak.services.publishing.events import step
 from ulak.services.publishing.settings import PublishingSettings
 from ulak.services.publishing.users import Users
 from ulak.tables import Row
@@ -38,8 +39,6 @@ TURN_S: Final = 300.0
 """For so long one run begins pushes; the rest is another run's."""
 PATIENCE: Final = timedelta(days=1)
 """For so long a receiver may answer 429 with `Retry-After` before that counts as a failure."""
-# Servers close connections that are idle for five seconds.
-KEPT_S: Final = 2.0
 LARGEST_ANSWER: Final = 64 * 1024
 TOO_MANY: Final = 429
 PASSING: Final = frozenset({408, 425, TOO_MANY})
@@ -67,11 +66,13 @@ _FAN_OUT: Final = """
     ORDER BY s.subscriber_id LIMIT ? RETURNING 1
 """
 _FINISH: Final = "UPDATE {schema}.publishing_fan_outs SET finished_at = ? WHERE article_id = ?"
+# Those that another worker is about to claim are passed over.
 _DUE: Final = """
     SELECT subscriber_id, attempts, created_at, coalesce(lease_until, 0)
     FROM {schema}.publishing_notifications
     WHERE article_id = ? AND not_before IS NOT NULL AND not_before <= ? AND attempts < ?
-    ORDER BY subscriber_id LIMIT ?{for_update}"""
+    ORDER BY subscriber_id LIMIT ?{for_update}{skip_locked}
+"""
 # The lock makes an unsubscribe or a deactivation come wholly before the claim, or after it.
 _SUBSCRIBED: Final = """
     SELECT u.is_active, u.subscription_key
@@ -140,8 +141,8 @@ class Notifications:
 
     def __init__(self, users: Users, settings: PublishingSettings) -> None:
         self._users, self._tables, self._settings = users, users.tables, settings
-        # Those that another worker is about to claim are passed over; SQLite has one writer.
-        self._skip_locked = " SKIP LOCKED" if self._tables.database.name == "postgresql" else ""
+        # Reading the authorities takes longer than a push does, so it is done once.
+        self._tls = cache(ssl.create_default_context)
         said = settings.notify_max_retries
         self._retries = MAX_RETRIES if said is None else said
         self._backoff = Backoff(
@@ -153,13 +154,9 @@ class Notifications:
         self._lease_us = micros(max(settings.visibility, shortest))
 
     async def run(
-        self,
-        article: Mapping[str, Any],
-        *,
-        round: int = 1,
-        attempt: int = 1,
+        self, article: Mapping[str, Any], *, round: int = 1, attempt: int = 1,
         stop: Callable[[], bool] = lambda: False,
-    ) -> RetryLater | None:
+    ) -> RetryLater | None:  # fmt: skip
         """Deliver what is due of a published article: to those who were subscribers when this was
         first called for it.
 
@@ -223,12 +220,7 @@ class Notifications:
         sending: set[asyncio.Task[_Reply]] = set()
         done: set[asyncio.Task[_Reply]] = set()
         has_failed, until = False, monotonic() + TURN_S
-        # Never by a proxy of the environment: pushes carry keys.
-        limits = httpx.Limits(max_connections=None, keepalive_expiry=KEPT_S)
-        timeout = httpx.Timeout(self._settings.push_timeout_s, pool=None)
-        async with httpx.AsyncClient(
-            verify=self._tls, trust_env=False, timeout=timeout, limits=limits
-        ) as client:
+        async with make_client(self._settings.push_timeout_s, verify=self._tls()) as client:
             try:
                 while True:
                     replies = [task.result() for task in done]
@@ -252,11 +244,6 @@ class Notifications:
                 with step("notify.end"):
                     await asyncio.gather(*sending, return_exceptions=True)
 
-    @cached_property
-    def _tls(self) -> ssl.SSLContext:
-        # Reading the authorities takes longer than a push does, so it is done once.
-        return ssl.create_default_context()
-
     async def _push(self, client: httpx.AsyncClient, work: _Work, delivery: _Delivery) -> _Reply:
         headers = {
             "Authorization": f"Bearer {delivery.key}",
@@ -277,8 +264,10 @@ class Notifications:
             return _Reply(delivery, f"no answer within {timeout_s:g} s")
         except (httpx.HTTPError, OSError) as error:
             return _Reply(delivery, f"no answer: {type(error).__name__}")
-        status, retry_after = got.status_code, read_retry_after(got.headers.get("Retry-After", ""))
-        return _Reply(delivery, f"the receiver answered {status}", status, retry_after)
+        header, now = got.headers.get("Retry-After"), self._tables.now
+        wait = read_retry_after(header, now, longest=LONGEST_RETRY_AFTER)
+        status = got.status_code
+        return _Reply(delivery, f"the receiver answered {status}", status, wait)
 
     def _take(self, work: _Work, replies: Sequence[_Reply], free: int) -> list[_Delivery] | None:
         """Store what came of pushes and claim more, in one transaction; return None when there is
@@ -289,7 +278,7 @@ class Notifications:
                 of = (now, work.article_id, reply.delivery.id, reply.delivery.lease)
                 run(_SET, *self._judge_reply(work, reply, now), *of)
             values = (work.article_id, now, work.allowed, free)
-            if not free or not (found := run(_DUE + self._skip_locked, *values)):
+            if not free or not (found := run(_DUE, *values)):
                 return None
             claimed, until = [], now + self._lease_us
             for id, attempts, created_at, lease in found:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ulak import Backoff, Dedup, Engine, Flow, Job, JobNotFound, Lifecycle, Limit, Run, Until
 from ulak.kit.clock import now
-from ulak.services.publishing.events import make_event_id, make_payload
-from ulak.services.publishing.points import step
+from ulak.services.publishing.events import make_event_id, make_payload, step
 
 if TYPE_CHECKING:
     from ulak.services.publishing.articles import Article
@@ -28,9 +27,7 @@ KEPT: Final = timedelta(days=7)
 """How long a row is kept after it was sent."""
 A_BATCH: Final = 500
 # A queue that is away is tried for as long as it takes, and soon after it is back.
-FOREVER: Final = Backoff(
-    1_000_000, first=timedelta(milliseconds=200), longest=timedelta(seconds=15)
-)
+FOREVER: Final = Backoff(1_000_000, first=timedelta(seconds=0.2), longest=timedelta(seconds=15))
 REDRIVE: Final = "redrive"
 REDRIVEN: Final = "dead-letters:redriven"
 """The owner of every dead letter that was put back: so they are found by an index."""
@@ -41,9 +38,7 @@ class Queue:
     queue: the same one where they are one store."""
 
     def __init__(self, posts: Engine, engine: Engine, tasks: Tasks) -> None:
-        self.posts = posts
-        self.engine = engine
-        self.tasks = tasks
+        self.posts, self.engine, self.tasks = posts, engine, tasks
         self.is_same = posts is engine
         self._relay = _make_relay()
 
@@ -57,13 +52,10 @@ class Queue:
         self.posts.schedules.add(CLEANUP, cleanup, {}, every=timedelta(hours=1))
         self.posts.resource(Queue)(lambda: nullcontext(self))
 
-    def put(
-        self, connection: Any, task: str, post: Article, *, requested_by: str, stuck: bool = False
-    ) -> None:
+    def put(self, connection: Any, task: str, post: Article, **about: Any) -> None:
         """Write a task of a post in an open transaction of the posts' database; an event that is
-        there already stays the only one. `stuck` marks one that fails at once: a dead letter."""
-        about: Any = {"requested_by": requested_by, "now": now(self.posts), "stuck": stuck}
-        payload = make_payload(task, post, **about)
+        there already stays the only one. `about` goes on to `make_payload`."""
+        payload = make_payload(task, post, now(self.posts), **about)
         with step("queue.put"):
             if self.is_same:
                 self.engine.submit(*self._address(task, payload), connection=connection)
@@ -130,13 +122,9 @@ def clean_up(run: Run[Any]) -> None:
 def _make_relay() -> Flow[Any]:
     """Return the flow of the rows. One of each post is being sent at a time, through retries and
     lost workers too: so they are sent in order."""
-    flow: Flow[Any] = Flow(
-        RELAY,
-        Lifecycle("waiting", {"waiting": ["sending"], "sending": ["sent"]}, done="sent"),
-        queue=RELAY_QUEUE,
-        retry=FOREVER,
-        dedup=Dedup(until=Until.FORGOTTEN, keep=KEPT),
-    )
+    lifecycle = Lifecycle("waiting", {"waiting": ["sending"], "sending": ["sent"]}, done="sent")
+    inbox = Dedup(until=Until.FORGOTTEN, keep=KEPT)
+    flow: Flow[Any] = Flow(RELAY, lifecycle, queue=RELAY_QUEUE, retry=FOREVER, dedup=inbox)
     in_order = Limit(1, key=itemgetter("post_id"), of="state")
 
     @flow.stage("waiting", during="sending", to="sent", limit=in_order, timeout=60)

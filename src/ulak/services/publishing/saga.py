@@ -16,11 +16,10 @@ from ulak import Dedup, Engine
 from ulak.kit.clock import SECOND, micros, now
 from ulak.services.publishing import statuses
 from ulak.services.publishing.articles import BY_ID, Article, Posts
-from ulak.services.publishing.points import step
+from ulak.services.publishing.events import step
 
 log = logging.getLogger("ulak.publishing")
 
-STUCK_AFTER: Final = timedelta(seconds=900)
 MOST_SWEEPS: Final = 3
 """How often the sweep starts the missing step of one publication before it gives up."""
 SWEEP: Final = "publishing-sweep"
@@ -49,9 +48,8 @@ class Step:
 class Saga:
     """The steps of publications, and the sweep that finds those which go no further."""
 
-    def __init__(self, posts: Posts, *, stuck_after: timedelta = STUCK_AFTER) -> None:
-        self.posts = posts
-        self.tables = posts.tables
+    def __init__(self, posts: Posts, *, stuck_after: timedelta) -> None:
+        self.posts, self.tables, self._queue = posts, posts.tables, posts.queue
         self._stuck_after = micros(stuck_after)
 
     def find(self, id: str) -> Article:
@@ -66,12 +64,11 @@ class Saga:
             if post.verdict == statuses.APPROVED:
                 return Step(post, changed=False)
             if post.verdict == statuses.REFUSED:
-                raise statuses.AlreadyRejected(
-                    f"the post {id} was rejected; an approval comes too late", post.status
-                )
+                why = f"the post {id} was rejected; an approval comes too late"
+                raise statuses.AlreadyRejected(why, post.status)
             _must_be_pending(post, "approved")
-            post = self._step(connection, post, verdict=statuses.APPROVED)
-            self._put(connection, statuses.GENERATE_PREVIEW, post)
+            post = self.posts.update(connection, post, verdict=statuses.APPROVED)
+            self._queue.put(connection, statuses.GENERATE_PREVIEW, post)
         return Step(post, changed=True)
 
     def reject(
@@ -86,14 +83,11 @@ class Saga:
                 return Step(post, changed=False)
             _must_be_pending(post, "rejected")
             if post.verdict == statuses.APPROVED:
-                raise statuses.AlreadyApproved(
-                    f"the post {id} was approved; a rejection comes too late", post.status
-                )
+                why = f"the post {id} was approved; a rejection comes too late"
+                raise statuses.AlreadyApproved(why, post.status)
             cause = statuses.DEAD_LETTER if failed_task else statuses.BY_REJECT
-            post = self.posts.move(
-                connection, post, statuses.REJECTED, cause, actor, verdict=statuses.REFUSED,
-                moderation_reason=reason, stepped_at=None,
-            )  # fmt: skip
+            judged = {"verdict": statuses.REFUSED, "moderation_reason": reason}
+            post = self.posts.move(connection, post, statuses.REJECTED, cause, actor, **judged)
         return Step(post, changed=True)
 
     def store_preview(self, id: str, publication_id: str | None, url: str, actor: str) -> Step:
@@ -103,8 +97,8 @@ class Saga:
             _must_be_pending(post, "given a preview")
             if post.preview_url == url:
                 return Step(post, changed=False)
-            post = self._step(connection, post, preview_url=url)
-            self._put(connection, statuses.PUBLISH, post)
+            post = self.posts.update(connection, post, preview_url=url)
+            self._queue.put(connection, statuses.PUBLISH, post)
         return Step(post, changed=True)
 
     def publish(self, id: str, publication_id: str | None, actor: str) -> Step:
@@ -115,18 +109,15 @@ class Saga:
             if post.status == statuses.PUBLISHED:
                 if self.tables.now - (post.published_at or 0) < MAY_REPEAT:
                     # Made sure of, and made only where it was lost: the inbox knows its event.
-                    self._put(connection, statuses.NOTIFY, post)
+                    self._queue.put(connection, statuses.NOTIFY, post)
                 return Step(post, changed=False)
             _must_be_pending(post, "published")
             if post.preview_url is None:
-                raise statuses.PreviewMissing(
-                    f"the post {id} has no preview; store one before it is published", post.status
-                )
-            post = self.posts.move(
-                connection, post, statuses.PUBLISHED, statuses.BY_PUBLISH, actor,
-                published_at=self.tables.now, stepped_at=None,
-            )  # fmt: skip
-            self._put(connection, statuses.NOTIFY, post)
+                why = f"the post {id} has no preview; store one before it is published"
+                raise statuses.PreviewMissing(why, post.status)
+            to, cause = statuses.PUBLISHED, statuses.BY_PUBLISH
+            post = self.posts.move(connection, post, to, cause, actor, published_at=self.tables.now)
+            self._queue.put(connection, statuses.NOTIFY, post)
         return Step(post, changed=True)
 
     def fail(
@@ -142,14 +133,10 @@ class Saga:
             _must_be_pending(post, "marked as failed")
             done = statuses.SAGA_TASKS[: statuses.SAGA_TASKS.index(missing_task(post))]
             if failed_task in done:
-                raise statuses.StepDone(
-                    f"{failed_task} of the post {id} is done; only its answer was lost", post.status
-                )
-            cause = statuses.DEAD_LETTER if failed_task else statuses.BY_ERROR
-            post = self.posts.move(
-                connection, post, statuses.ERROR, cause, actor, error_message=message,
-                stepped_at=None,
-            )  # fmt: skip
+                why = f"{failed_task} of the post {id} is done; only its answer was lost"
+                raise statuses.StepDone(why, post.status)
+            to, cause = statuses.ERROR, statuses.DEAD_LETTER if failed_task else statuses.BY_ERROR
+            post = self.posts.move(connection, post, to, cause, actor, error_message=message)
         return Step(post, changed=True)
 
     def resume(
@@ -159,17 +146,13 @@ class Saga:
         `StalePublication`: the author has changed or published the post since; `InvalidStatus`."""
         post = self._lock(connection, id, publication_id)
         if post.revision != revision:
-            raise statuses.StalePublication(
-                f"the post {id} was edited since; its author must publish it again", post.status
-            )
+            why = f"the post {id} was edited since; its author must publish it again"
+            raise statuses.StalePublication(why, post.status)
         if post.status != statuses.ERROR:
-            raise statuses.InvalidStatus(
-                f"the post {id} is {post.status}; only one in ERROR can be resumed", post.status
-            )
-        return self.posts.move(
-            connection, post, statuses.PENDING_PUBLISH, statuses.RESUMED, actor,
-            error_message=None, stepped_at=self.tables.now,
-        )  # fmt: skip
+            why = f"the post {id} is {post.status}; only one in ERROR can be resumed"
+            raise statuses.InvalidStatus(why, post.status)
+        to, cause = statuses.PENDING_PUBLISH, statuses.RESUMED
+        return self.posts.move(connection, post, to, cause, actor, error_message=None)
 
     def sweep(self) -> int:
         """Start the missing step of every publication that has gone no further for too long and
@@ -198,7 +181,7 @@ class Saga:
             # Outside of the transaction: the queue may be another database.
             post = self.posts.get_by_id(id)
             task = missing_task(post)
-            job = self.posts.queue.find(task, post)
+            job = self._queue.find(task, post)
             if post.stepped_at != stepped_at or (job is not None and job.role in CARED_FOR):
                 return False
             with step("saga.restart"), self.tables.writing() as connection:
@@ -206,35 +189,25 @@ class Saga:
                 if post.stepped_at != stepped_at or missing_task(post) != task:
                     return False  # it has gone on meanwhile
                 gives_up = post.sweeps >= MOST_SWEEPS
-                post = self._step(connection, post, sweeps=post.sweeps + 1)
+                post = self.posts.update(connection, post, sweeps=post.sweeps + 1)
                 if gives_up:
-                    post = self.posts.move(
-                        connection, post, statuses.ERROR, statuses.STUCK, SWEEP, stepped_at=None,
-                        error_message=f"{task} was started {MOST_SWEEPS} times more, in vain",
-                    )  # fmt: skip
+                    why = f"{task} was started {MOST_SWEEPS} times more, in vain"
+                    failed = statuses.ERROR, statuses.STUCK, SWEEP
+                    post = self.posts.move(connection, post, *failed, error_message=why)
                 # Where it gives up, the task fails at once: the dead letter for an operator.
-                self._put(connection, task, post, stuck=gives_up)
+                self._queue.put(connection, task, post, stuck=gives_up)
         except statuses.PostNotFound:
             return False
-        log.warning(
-            "the post %s was stuck at %s: it is %s after %s sweeps", id, task, post.status,
-            post.sweeps,
-        )  # fmt: skip
+        facts = id, task, post.status, post.sweeps
+        log.warning("the post %s was stuck at %s: it is %s after %s sweeps", *facts)
         return True
 
     def _lock(self, connection: Any, id: str, publication_id: str | None) -> Article:
         post = self.posts.lock(connection, BY_ID, id)
         if publication_id is not None and publication_id != post.publication_id:
-            raise statuses.StalePublication(
-                f"{publication_id} is not the present publication of the post {id}", post.status
-            )
+            why = f"{publication_id} is not the present publication of the post {id}"
+            raise statuses.StalePublication(why, post.status)
         return post
-
-    def _step(self, connection: Any, post: Article, **changes: Any) -> Article:
-        return self.posts.update(connection, post, stepped_at=self.tables.now, **changes)
-
-    def _put(self, connection: Any, task: str, post: Article, *, stuck: bool = False) -> None:
-        self.posts.queue.put(connection, task, post, requested_by=post.author_id, stuck=stuck)
 
 
 def missing_task(post: Article) -> str:
@@ -246,7 +219,5 @@ def missing_task(post: Article) -> str:
 
 def _must_be_pending(post: Article, done: str) -> None:
     if post.status != statuses.PENDING_PUBLISH:
-        raise statuses.InvalidStatus(
-            f"the post {post.id} is {post.status}; only one in PENDING_PUBLISH is {done}",
-            post.status,
-        )
+        why = f"the post {post.id} is {post.status}; only one in PENDING_PUBLISH is {done}"
+        raise statuses.InvalidStatus(why, post.status)

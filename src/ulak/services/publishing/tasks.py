@@ -135,14 +135,10 @@ def make_tasks(settings: PublishingSettings) -> Tasks:
         statuses.MODERATE: moderate_post, statuses.GENERATE_PREVIEW: generate_preview,
         statuses.PUBLISH: publish_post, statuses.NOTIFY: notify, UNKNOWN: refuse,
     }  # fmt: skip
-    flows = {
-        name: make(
-            name,
-            settings.notifications_queue if handler is notify else settings.saga_queue,
-            handler, itemgetter("event_id"), **options,
-        )
-        for name, handler in handlers.items()
-    }  # fmt: skip
+    flows: dict[str, Flow[Any]] = {}
+    for name, handler in handlers.items():
+        queue = settings.notifications_queue if handler is notify else settings.saga_queue
+        flows[name] = make(name, queue, handler, itemgetter("event_id"), **options)
     return Tasks(flows, flows.pop(UNKNOWN), dlq)
 
 
@@ -155,7 +151,8 @@ def declare(
     for flow in (queue.tasks.dlq, *queue.tasks.saga):
         queue.engine.add(flow)
     others = (policy or make_policy(settings), dead_letters, notifications)
-    queue.engine.resource(Tools)(partial(Tools.opened, settings, *others))
+    now = queue.engine.store.clock.now
+    queue.engine.resource(Tools)(partial(Tools.opened, settings, *others, now=now))
     queue.declare()
 
 

@@ -197,11 +197,10 @@ def _columns(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _user(row: tuple[Any, ...]) -> User:
-    id, email, username, bio, image_url, is_active, has_key, *times, _ = row
-    created_at, updated_at = (rfc3339(to_datetime(at)) for at in times)
-    return User(
-        id, email, username, bio, image_url, bool(is_active), bool(has_key), created_at, updated_at
-    )
+    *texts, is_active, has_key, created_at, updated_at, _ = row
+    times = (rfc3339(to_datetime(at)) for at in (created_at, updated_at))
+    values: Any = (*texts, bool(is_active), bool(has_key), *times)
+    return User(*values)
 
 
 def _active(user: User) -> User:

@@ -61,8 +61,18 @@ NEW = Sheet(
 _UNLESS = "/ (CASE WHEN EXISTS ({}) THEN 0 ELSE 1 END)"
 
 
-def _insert(unless: str = "") -> str:
+def _insert(unless: str = "", *, deliveries: bool = True) -> str:
     id, flow, at = NEW["id"], NEW["flow"], NEW["event_at"]
+    # The first events, for each follower: no line has another head.
+    followed = f"""
+        new_deliveries AS (
+            INSERT INTO ulak.deliveries (
+                job_id, seq, n, key, topic, data, at, handler, not_before, head
+            )
+            SELECT {id}, 1, {EVENT}, {id}::text, {flow}, 'null'::bytea, {at}, h.name, {at}, 1
+            FROM n, ulak.handlers AS h WHERE h.flow = {flow} ORDER BY {id}
+        ),
+    """
     return f"""
         WITH n AS (SELECT * FROM {NEW.source}),
         new_jobs AS (
@@ -73,18 +83,11 @@ def _insert(unless: str = "") -> str:
             INSERT INTO ulak.payloads (month, job_id, data, schema, trace)
             SELECT {NEW.columns(("month", "id", "data", "schema", "trace"))} FROM n
         ),
+        {followed if deliveries else ""}
         new_counts AS (
             INSERT INTO ulak.count_deltas (flow, flow_version, state, role, jobs)
             SELECT {NEW.columns(("flow", "flow_version", "state", "role"))}, count(*) FROM n
             GROUP BY 1, 2, 3, 4
-        ),
-        -- The first events, for each follower: no line has another head.
-        new_deliveries AS (
-            INSERT INTO ulak.deliveries (
-                job_id, seq, n, key, topic, data, at, handler, not_before, head
-            )
-            SELECT {id}, 1, {EVENT}, {id}::text, {flow}, 'null'::bytea, {at}, h.name, {at}, 1
-            FROM n, ulak.handlers AS h WHERE h.flow = {flow} ORDER BY {id}
         )
         INSERT INTO ulak.events (month, {EVENT_COLUMNS})
         SELECT {NEW["month"]}, {NEW.columns(f"event_{name}" for name in Event._fields)} FROM n
@@ -93,6 +96,10 @@ def _insert(unless: str = "") -> str:
 
 INSERT = _insert()
 INSERT_UNLESS_STOPPED = _insert(_UNLESS.format(control.ANY_STOP_FOR))
+# A table of deliveries into which nothing is written is felt, and so is a look for stops: these
+# statements fail for every flow that was ever stopped or followed, which is then written as above.
+_PARTICULAR = "SELECT FROM ulak.particular_flows WHERE flow = "
+INSERT_PLAIN = _insert(_UNLESS.format(f"{_PARTICULAR} ANY (%(n_flow)s::text[])"), deliveries=False)
 # A lone job, with plain values: arrays of one would cost more than the rows.
 _ONE = JOB_TYPES | {"month": "bigint", "data": "bytea", "schema": "bigint", "trace": "text"}
 _ONE |= {f"event_{name}": _EVENT[f"event_{name}"] for name in Event._fields[1:]}
@@ -113,13 +120,10 @@ def _places(*names: str) -> str:
     return ", ".join(_PLACES[name] for name in names)
 
 
-# For one job even that is felt, and so is a table of deliveries into which nothing is written: it
-# fails for every flow that was ever stopped or followed, and those are stored as a batch of one.
-_PARTICULAR = f"SELECT FROM ulak.particular_flows WHERE flow = {_PLACES['flow']}"
 INSERT_ONE = f"""
     WITH new_job AS (
         INSERT INTO ulak.jobs ({JOB_COLUMNS}, month)
-        VALUES ({_places(*JobRow._fields, "month")} {_UNLESS.format(_PARTICULAR)})
+        VALUES ({_places(*JobRow._fields, "month")} {_UNLESS.format(_PARTICULAR + _PLACES["flow"])})
     ),
     new_payload AS (
         INSERT INTO ulak.payloads (month, job_id, data, schema, trace)
@@ -147,6 +151,7 @@ OWN_SINCE = OWN.replace("NOTHING", "UPDATE SET at = excluded.at WHERE excluded.a
 NONE_STORED: Mapping[bytes, JobRow] = MappingProxyType({})
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = %s::uuid"
 FIND_JOBS = f"SELECT {JOB_COLUMNS} FROM ulak.jobs WHERE id = ANY (%s::uuid[])"
+FIND_PARTICULAR = "SELECT flow FROM ulak.particular_flows WHERE flow = ANY (%s::text[])"
 
 
 def are_plain(jobs: Sequence[NewJob]) -> bool:
@@ -161,7 +166,7 @@ def add_plain(
 ) -> list[Added]:
     """Store jobs, as if none of them were there, with a statement that nobody waits for.
 
-    Of `particular` flows it is known that the statement for a lone job fails.
+    Of `particular` flows it is known that the plain statements fail.
     """
     if len(jobs) == 1:
         row, event, payload, _, _, is_admitted, _ = jobs[0]
@@ -170,7 +175,9 @@ def add_plain(
             t.db.execute(INSERT_ONE, (Id(row.id), *facts[0], *facts[1], *facts[2]))
             t.made_due = row.lane != ""
             return [Added(row, True)]
-    if jobs:
+    if jobs and particular.isdisjoint({job.row.flow for job in jobs}):
+        t.db.execute(INSERT_PLAIN, bind(jobs))
+    elif jobs:
         t.db.execute(INSERT_UNLESS_STOPPED, bind(jobs) | control.bind_pairs(jobs))
     t.made_due = any(job.row.lane for job in jobs)
     return [Added(job.row, True) for job in jobs]
@@ -268,6 +275,12 @@ def insert(t: Transaction, jobs: Sequence[NewJob], *, unless_stopped: bool = Fal
         t.db.execute(INSERT_UNLESS_STOPPED, bind(jobs) | control.bind_pairs(jobs))
     else:
         t.db.execute(INSERT, bind(jobs))
+
+
+def find_particular(db: Session, jobs: Sequence[NewJob]) -> set[str]:
+    """Return the flows of these jobs that the plain statements cannot store."""
+    flows = Texts(sorted({job.row.flow for job in jobs}))
+    return {row[0] for row in db.rows(FIND_PARTICULAR, (flows,))}
 
 
 def bind(jobs: Sequence[NewJob]) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class PostgresStore(SqlStore):
         self._stopped: set[str] = set()
         """Flows that were stopped when last seen, so that no write fails in vain meanwhile."""
         self._particular: set[str] = set()
-        """Flows that are open, and of which a lone job could not be stored like most."""
+        """Flows whose jobs could not be stored like most."""
         self._opening = threading.Lock()
         self._is_inherited = False
         """It was open when this process was forked: its first use opens it here."""
@@ -246,10 +246,9 @@ class PostgresStore(SqlStore):
             is_stop = intake.is_stop(error.__cause__)
             if not is_stop and not isinstance(error, AlreadyThere):
                 raise
-        added = self._add_carefully(jobs)
-        if is_stop and len(jobs) == 1 and added[0].stop is None:
-            self._particular.add(jobs[0].row.flow)
-        return added
+        if is_stop:
+            self._particular |= self._db.run("add", lambda t: intake.find_particular(t.db, jobs))
+        return self._add_carefully(jobs)
 
     def _add_carefully(self, jobs: Sequence[NewJob]) -> list[Added]:
         added = self._add(jobs, intake.add_carefully)

@@ -6,7 +6,7 @@ import json
 import logging
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -16,19 +16,17 @@ from typing import Annotated, Any, Final
 import typer
 
 from ulak import Engine
-from ulak.errors import FlowError, NotFound
+from ulak.errors import FlowError, NotFound, UlakError
 from ulak.kit.clock import rfc3339, to_datetime
 from ulak.kit.commands import (
     ActorOption,
     AppOption,
     JsonOption,
     NoteOption,
-    complain,
-    note,
+    print_acts,
     print_json,
-    print_table,
+    print_list,
     reading,
-    some,
     when,
 )
 from ulak.services.contracts.ledger import HANDLER
@@ -105,24 +103,19 @@ def list_(
         found = desk.Desk(engine).events(
             statuses=wanted, tenant_id=tenant, aggregate=aggregate, after=after, limit=limit
         )
-    if as_json:
-        print_json({"events": [_document(event) for event in found]})
-    elif found:
-        print_table(
-            ("event", "tenant", "subject", "status", "attempts", "next", "last error"),
-            [
-                (
-                    str(event.id), event.tenant_id, event.aggregate, event.status,
-                    str(event.attempts),
-                    when(to_datetime(event.available_at) if event.status in DUE else None),
-                    event.last_error or "-",
-                )
-                for event in found
-            ],
-            keep=("event", "next"),
-        )  # fmt: skip
-    else:
-        note("no such events")
+    rows = [
+        (
+            str(event.id), event.tenant_id, event.aggregate, event.status, str(event.attempts),
+            when(to_datetime(event.available_at) if event.status in DUE else None),
+            event.last_error or "-",
+        )
+        for event in found
+    ]  # fmt: skip
+    print_list(
+        {"events": [_document(event) for event in found]}, as_json,
+        ("event", "tenant", "subject", "status", "attempts", "next", "last error"), rows,
+        keep=("event", "next"), empty="no such events",
+    )  # fmt: skip
 
 
 @outbox.command("redrive")
@@ -150,7 +143,7 @@ def redrive(
             found = redriver.events(statuses=(desk.DEAD,), limit=MOST_REDRIVEN)
             events = [event.id for event in found]
         act = partial(redriver.redrive, actor=actor, note=why, ttl=ttl, force=force)
-        _each(desk.REDRIVEN, events or [], act, as_json=as_json)
+        print_acts(desk.REDRIVEN, _each(events or [], act), "event", as_json=as_json)
 
 
 @outbox.command("discard")
@@ -166,7 +159,7 @@ def discard(
         raise typer.BadParameter("name the events", param_hint="EVENT")
     with reading(app) as engine:
         act = partial(desk.Desk(engine).discard, actor=actor, note=why)
-        _each(desk.DISCARDED, events, act, as_json=as_json)
+        print_acts(desk.DISCARDED, _each(events, act), "event", as_json=as_json)
 
 
 def _go_on(engine: Engine, every: float) -> None:
@@ -189,24 +182,15 @@ def _go_on(engine: Engine, every: float) -> None:
             signal.signal(number, handler)
 
 
-def _each(name: str, ids: list[int], act: Callable[[int], object], *, as_json: bool) -> None:
-    """Act on one after the other; print which were done, and why others were not: exit 1."""
-    done: list[int] = []
-    refused: dict[str, str] = {}
+def _each(ids: list[int], act: Callable[[int], object]) -> Iterator[tuple[int, UlakError | None]]:
+    """Act on one after the other; yield each, with the error of one with which it could not be."""
     for id in ids:
         try:
             act(id)
-            done.append(id)
         except (NotFound, desk.NotNow) as error:
-            refused[str(id)] = str(error)
-    if as_json:
-        print_json({name: done, "refused": refused})
-    else:
-        print(f"{name} {some(len(done), 'event')}")
-    for why in refused.values():
-        complain(why)
-    if refused:
-        raise typer.Exit(1)
+            yield id, error
+        else:
+            yield id, None
 
 
 def _document(event: desk.Event) -> dict[str, Any]:

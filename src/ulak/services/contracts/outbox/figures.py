@@ -21,7 +21,7 @@ from ulak.kit.clock import micros, to_datetime
 from ulak.services.contracts import KEY_HEADERS
 from ulak.services.contracts.ledger import HANDLER, SCHEMA
 from ulak.tables import Tables
-from ulak.web import Access, Routes, guarded_router
+from ulak.web import Routes, RouteTable
 
 WINDOW: Final = timedelta(minutes=5)
 """The attempts of how long count for latency and errors: as long as an event may be late."""
@@ -156,9 +156,9 @@ class NotReady(ServiceError):
 
 
 def routes_of(engine: Engine, limits: Limits) -> Routes:
-    router = guarded_router()
+    routes = RouteTable({"headers": KEY_HEADERS})
 
-    @router.get("/v1/outbox/ready", response_model=OutboxReady)
+    @routes("GET", "/v1/outbox/ready", METRICS_READ, response_model=OutboxReady)
     def ready() -> JSONResponse:
         """Tell whether the remote keeps up: 503 names every limit that is exceeded.
 
@@ -169,8 +169,7 @@ def routes_of(engine: Engine, limits: Limits) -> Routes:
             raise NotReady("; ".join(exceeded), exceeded=exceeded, **_document(found))
         return JSONResponse({"ok": True, **_document(found)}, headers=_FRESH)
 
-    access = Access("GET", "/v1/outbox/ready", METRICS_READ, headers=KEY_HEADERS)
-    return Routes([router], [access], lambda: _metrics(read(engine)))
+    return Routes([routes.router], routes.access, lambda: _metrics(read(engine)))
 
 
 def _document(found: Figures) -> dict[str, Any]:

@@ -11,13 +11,13 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from datetime import UTC, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Any, Final, Literal
 
 from ulak import Backoff, Engine, Message, Refused, RetryLater
-from ulak.kit.clock import SECOND, Instant, micros, to_instant
+from ulak.kit import read_retry_after
+from ulak.kit.clock import Instant, micros, to_instant
 from ulak.services.contracts.ledger import HANDLER, SCHEMA, TOPIC
 from ulak.services.contracts.outbox.remote import (
     FOREIGN,
@@ -160,7 +160,7 @@ Verdict = Literal["sent", "rejected", "dead", "retry"]
 SHORTEST_WAIT: Final = timedelta(seconds=1)
 """How long an execution that is under way is left alone at least."""
 # Beyond this a wait is no number that anybody means, and no date that can be told.
-_LONGEST_WAIT_S: Final = timedelta(days=366).total_seconds()
+_LONGEST_WAIT: Final = timedelta(days=366)
 _LONGEST_QUOTE: Final = 200
 
 IN_PROGRESS: Final = "idempotency_in_progress"
@@ -226,17 +226,9 @@ def judge(reply: Reply | Fault, payload: Mapping[str, Any], *, now: Instant) -> 
 
 
 def seconds_of(retry_after: str | None, now: Instant) -> float:
-    """Read `Retry-After`, a number of seconds or an HTTP date; 0 when it says nothing usable."""
-    text = (retry_after or "").strip()
-    if text.isascii() and text.isdigit():
-        return _LONGEST_WAIT_S if len(text) > 9 else min(float(text), _LONGEST_WAIT_S)
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, TypeError, OverflowError):
-        return 0.0
-    if moment.tzinfo is None:  # "-0000": UTC, of which the sender says no more
-        moment = moment.replace(tzinfo=UTC)
-    return min(max(0.0, (to_instant(moment) - now) / SECOND), _LONGEST_WAIT_S)
+    """Return what `Retry-After` says; 0 when it says nothing usable."""
+    wait = read_retry_after(retry_after, now, longest=_LONGEST_WAIT)
+    return 0.0 if wait is None else wait.total_seconds()
 
 
 def _compare(payload: Mapping[str, Any], answer: Mapping[str, Any]) -> str | None:

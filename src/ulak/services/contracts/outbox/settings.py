@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
-from typing import Any, Final, Literal, cast, get_args
+from typing import Final, Literal, cast, get_args
 
 from ulak.errors import BadInput
 from ulak.idempotency import Scope
-from ulak.settings import header_text, read_variables, span, web_address, whole_number
+from ulak.settings import header_text, read_settings, setting, span, web_address, whole_number
 
 Mode = Literal["embedded", "hybrid", "remote"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
@@ -25,24 +25,45 @@ MOST_RETRIES: Final = 10
 LONGEST_PREFIX: Final = 100
 
 
+def _mode(text: str) -> Mode:
+    if text not in MODES:
+        raise ValueError(f"it is {text!r}; write {', '.join(MODES[:-1])} or {MODES[-1]}")
+    return cast(Mode, text)
+
+
+def _key_prefix(text: str) -> str:
+    if len(text) > LONGEST_PREFIX or not all("!" <= letter <= "~" for letter in text):
+        raise ValueError(
+            f"it is {text[:LONGEST_PREFIX]!r}; write 1 to {LONGEST_PREFIX} letters, digits and "
+            "signs without spaces"
+        )
+    return text
+
+
+# Each `setting` is a field, and no default that is shared.
+# ruff: noqa: RUF009
 @dataclass(frozen=True, slots=True)
 class RemoteSettings:
     """The settings of the remote service; `BadInput` when these cannot be used together."""
 
     _: KW_ONLY
-    mode: Mode = "embedded"
+    mode: Mode = setting("HOS_MODE", _mode, "embedded")
     """`embedded`: there is no remote. `hybrid`: changes are decided here, and told to the remote
     afterwards. `remote`: the remote decides."""
-    base_url: str = ""
+    base_url: str = setting("HOS_BASE_URL", web_address)
     """Where the remote is, without a slash at the end; '' when nobody has said it."""
-    api_key: str = field(default="", repr=False)
+    api_key: str = setting("HOS_API_KEY", header_text, secret=True)
     """The key that the remote knows this service by; '' when nobody has said it."""
-    timeout: timedelta = timedelta(milliseconds=1500)
+    timeout: timedelta = setting(
+        "HOS_TIMEOUT_MS", span(whole_number(1, LONGEST_TIMEOUT_MS), "milliseconds"), "1500"
+    )
     """How long a request may take, from connecting to the last byte of the answer."""
-    retries: int = 1
+    retries: int = setting("HOS_RETRIES", whole_number(0, MOST_RETRIES), "1")
     """How often a request that found nobody is repeated at once, inside one attempt."""
-    ttl: timedelta = timedelta(days=7)
-    key_prefix: str = KEY_PREFIX
+    ttl: timedelta = setting(
+        "HOS_REMOTE_TTL_SECONDS", span(whole_number(1, 10**9)), timedelta(days=7)
+    )
+    key_prefix: str = setting("HOS_KEY_PREFIX", _key_prefix, KEY_PREFIX)
     """What the keys of events begin with: of two systems that tell one remote, each has its own,
     since both count their proofs from 1."""
 
@@ -67,31 +88,4 @@ class RemoteSettings:
 def load(environ: Mapping[str, str] | None = None) -> RemoteSettings:
     """Read the settings of this process; `BadInput` names every value that cannot be used or is
     missing."""
-    found = read_variables({name: read for name, (_, read) in _VARIABLES.items()}, environ)
-    return RemoteSettings(**{_VARIABLES[name][0]: value for name, value in found.items()})
-
-
-def _mode(text: str) -> Mode:
-    if text not in MODES:
-        raise ValueError(f"it is {text!r}; write {', '.join(MODES[:-1])} or {MODES[-1]}")
-    return cast(Mode, text)
-
-
-def _key_prefix(text: str) -> str:
-    if len(text) > LONGEST_PREFIX or not all("!" <= letter <= "~" for letter in text):
-        raise ValueError(
-            f"it is {text[:LONGEST_PREFIX]!r}; write 1 to {LONGEST_PREFIX} letters, digits and "
-            "signs without spaces"
-        )
-    return text
-
-
-_VARIABLES: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
-    "HOS_MODE": ("mode", _mode),
-    "HOS_BASE_URL": ("base_url", web_address),
-    "HOS_API_KEY": ("api_key", header_text),
-    "HOS_TIMEOUT_MS": ("timeout", span(whole_number(1, LONGEST_TIMEOUT_MS), "milliseconds")),
-    "HOS_RETRIES": ("retries", whole_number(0, MOST_RETRIES)),
-    "HOS_REMOTE_TTL_SECONDS": ("ttl", span(whole_number(1, 10**9))),
-    "HOS_KEY_PREFIX": ("key_prefix", _key_prefix),
-}  # fmt: skip
+    return RemoteSettings(**read_settings(RemoteSettings, environ))
