@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
 from hashlib import sha256
@@ -85,16 +85,16 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def sweep(folder: Path, suffix: str, *, older_than: timedelta, keep: Collection[str] = ()) -> int:
+def sweep(folder: Path, suffix: str, *, older_than: timedelta) -> int:
     """Remove the files of a folder whose names end with a suffix and that are older than this,
-    except those to `keep`, and return how many they were.
+    and return how many they were.
 
     The age is by the folder's own clock. A folder that is not there has no files. Raises
     `OSError`: the folder cannot be read or written.
     """
     try:
         with os.scandir(folder) as entries:
-            names = [e.name for e in entries if e.name.endswith(suffix) and e.name not in keep]
+            names = [e.name for e in entries if e.name.endswith(suffix)]
     except FileNotFoundError:
         return 0
     oldest = read_clock(folder) - int(older_than.total_seconds() * 1e9) if names else 0
