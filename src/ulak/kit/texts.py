@@ -14,7 +14,11 @@ _UNWRITABLE: Final = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0
 
 def must_be_writable(text: str) -> str:
     """Return a text that databases, XML documents and workbooks can keep. Raises `ValueError`: it
-    holds a character that one of them has no place for."""
+    holds a character that one of them has no place for.
+
+    That is stricter than `ulak.kit.bodies.storable`, which lets control characters through, and it
+    needs no web framework: workers check what goes into files.
+    """
     if found := _UNWRITABLE.search(text):
         raise ValueError(f"it holds the character U+{ord(found[0]):04X}, which no file can keep")
     return text
