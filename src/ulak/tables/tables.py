@@ -56,11 +56,6 @@ class Database(ABC):
         return script.format_map(self.words)
 
     @abstractmethod
-    def make_key(self, job_id: str) -> Any:
-        """Return the id of a job as the column `key` of a view has it. Raises `BadInput`: this is
-        no id."""
-
-    @abstractmethod
     def run_script(self, connection: Any, script: str) -> None:
         """Run the statements of a file, as they are written there."""
 
@@ -83,16 +78,13 @@ class Sqlite(Database):
             "schema": "main", "for_update": "", "skip_locked": "", "bigint": "INTEGER",
             "smallint": "INTEGER", "real": "REAL", "uuid": "BLOB", "bytewise": "",
             "serial": "INTEGER PRIMARY KEY AUTOINCREMENT", "strict": " STRICT",
-            "by_key": " STRICT, WITHOUT ROWID",
+            "by_key": " STRICT, WITHOUT ROWID", "json": "", "json_quote": "json_quote",
         }
     )  # fmt: skip
 
     def write_script(self, script: str) -> str:
         # SQLite has the schema of an index before the name of the index, and needs none.
         return super().write_script(script.replace("{schema}.", ""))
-
-    def make_key(self, job_id: str) -> Any:
-        return from_text(job_id)
 
     def run_script(self, connection: Any, script: str) -> None:
         # `executescript` would commit first.
@@ -132,12 +124,9 @@ class Postgresql(Database):
             "schema": "ulak", "for_update": " FOR UPDATE", "skip_locked": " SKIP LOCKED",
             "bigint": "BIGINT", "smallint": "SMALLINT", "real": "DOUBLE PRECISION", "uuid": "UUID",
             "bytewise": ' COLLATE "C"', "serial": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
-            "strict": "", "by_key": "",
+            "strict": "", "by_key": "", "json": "::json", "json_quote": "to_json",
         }
     )  # fmt: skip
-
-    def make_key(self, job_id: str) -> Any:
-        return UUID(bytes=from_text(job_id))
 
     def run_script(self, connection: Any, script: str) -> None:
         self._run(connection, script, ())
@@ -296,7 +285,8 @@ class Tables:
     def make_key(self, job_id: str) -> Any:
         """Return the id of a job as the column `key` of `JobView` and `TrailView` has it: by it the
         database finds a job at once. Raises `BadInput`: this is no id."""
-        return self.database.make_key(job_id)
+        key = from_text(job_id)
+        return key if self.database.name == "sqlite" else UUID(bytes=key)
 
     def take_turns(self, connection: Any) -> None:
         """Let one transaction at a time go on from here, until it ends; making the tables takes

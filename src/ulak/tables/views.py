@@ -53,7 +53,8 @@ class JobView:
 
     It has the columns `key`, `job_id` (as `Job.id`), `tenant`, `state`, `role`, `code`,
     `dedup_key`, `payload` (JSON, as text, with the fields that the flow calls secret), `round`,
-    `seq`, `not_before`, `created_at`, `changed_at` (microseconds since 1970) and `submitter`.
+    `seq`, `not_before`, `created_at`, `changed_at` (microseconds since 1970), `submitter`, and
+    those times as text with milliseconds: `not_before_text`, `created_text` and `changed_text`.
     `key` is the id as the database keeps it, `Tables.make_key` makes one: by it a job is found at
     once, and by it views are joined. By `job_id` every job is read.
 
@@ -82,8 +83,8 @@ class TrailView:
     """A view of the trails of one flow's jobs, to be read only.
 
     It has the columns `key`, `job_id`, `seq`, `kind`, `from_state`, `to_state`, `actor`, `code`,
-    `message`, `details` (JSON, as text), `round` and `at` (microseconds since 1970). Arguments and
-    errors are those of `JobView`, and so is `key`.
+    `message`, `details` (JSON, as text), `round`, `at` (microseconds since 1970) and `at_text`.
+    Arguments and errors are those of `JobView`, and so is `key`.
     """
 
     name: str

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import ulak
-from tests.services.cutting.desk import Desk
+from tests.services.cutting import children
+from tests.services.cutting.desk import Desk, OpenDesk
 from tests.services.cutting.orders import make_back, make_part
 from tests.services.cutting.steps import (
     TRIGGER,
@@ -104,21 +105,18 @@ def test_messages_are_one_sentence_each_in_the_language_of_the_rules(desk: Desk)
     assert ("STATE_FAILED", "The job has failed", "Islem FAILED") in rows
 
 
-def approve_here(url: str, folder: str, job_id: str) -> None:
-    """Approve a job, in a child that is killed while it does so."""
-    Desk(url, Path(folder)).cutting.jobs.approve(job_id, actor="ada")
-
-
 @pytest.mark.shows("C-76")
 @pytest.mark.parametrize(("point", "state"), [("commit.inside", "HOLD"), ("commit.after", "NEW")])
 def test_a_move_and_its_audit_are_one_commit(
-    any_desk: Desk, point: str, state: str, url: str
+    desk: Desk, open_desk: OpenDesk, point: str, state: str, tmp_path: Path
 ) -> None:
-    job_id = hold_for_operator(any_desk)
-    before = list_events(any_desk, job_id)
-    any_desk.engine.close()
-    assert faults.run(approve_here, url, any_desk.folder, job_id, kill_at=point).killed
-    again = Desk(url, any_desk.folder)
+    desk.know()
+    job_id = hold_for_operator(desk)
+    before = list_events(desk, job_id)
+    desk.engine.close()
+    url = f"sqlite:///{tmp_path / 'cutting.db'}"
+    assert faults.run(children.approve, url, desk.folder, job_id, kill_at=point).killed
+    again = open_desk()
     with again.engine:
         added = {"HOLD": [], "NEW": ["HOLD_APPROVED", "STATE_NEW"]}[state]
         assert list_events(again, job_id) == [*before, *added]

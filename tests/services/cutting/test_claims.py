@@ -3,11 +3,12 @@
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.services.cutting import children
+from tests.services.cutting.children import LEASE_S
 from tests.services.cutting.desk import Desk
 from tests.services.cutting.orders import make_order, make_part
 from tests.services.cutting.steps import (
@@ -26,7 +27,6 @@ from ulak.services.cutting.flow import Stages
 from ulak.services.cutting.order import payload_hash
 from ulak.testing import faults
 
-LEASE_S = 1.0
 CROWD = 50
 
 
@@ -97,13 +97,6 @@ def test_an_order_that_was_not_checked_is_no_job(desk: Desk, payload: Any) -> No
     assert desk.cutting.jobs.list() == ([], 0)
 
 
-def work_until_killed(url: str, folder: str) -> None:
-    """Work with a short lease, in a child that is killed while it commits."""
-    desk = Desk(url, Path(folder))
-    settings = WorkerSettings(lease=LEASE_S)
-    asyncio.run(desk.engine.worker(settings).run(until_idle=True))
-
-
 @pytest.mark.shows("C-68", "C-69", "C-71")
 def test_a_job_of_a_vanished_runner_waits_for_its_lease_and_keeps_nobody_waiting(
     any_desk: Desk, url: str
@@ -113,7 +106,7 @@ def test_a_job_of_a_vanished_runner_waits_for_its_lease_and_keeps_nobody_waiting
     desk.engine.close()
     died_at = time.monotonic()
     # In NEW, the first; in PREPARED, the second commit of a run.
-    assert faults.run(work_until_killed, url, desk.folder, kill_at="commit.inside", nth=2).killed
+    assert faults.run(children.work, url, desk.folder, kill_at="commit.inside", nth=2).killed
     again = Desk(url, desk.folder)
     with again.engine:
         behind = submit(again, order_id="behind")

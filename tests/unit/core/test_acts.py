@@ -16,7 +16,7 @@ from tests.unit.core.machine import (
     two_steps,
     work,
 )
-from ulak.clock import micros
+from ulak.clock import micros, rfc3339, to_datetime
 from ulak.core import event as kinds
 from ulak.core.acts import answer
 from ulak.core.change import EVERY_STAGE
@@ -421,7 +421,9 @@ def test_operators_retry_as_often_and_as_late_as_the_flow_allows() -> None:
         job.run(raised())
         job.retry()
         assert job.row.not_before == job.now + micros(delay)
-        assert json.loads(job.last.details or "") == {"after_s": delay.total_seconds()}
+        due_at = rfc3339(to_datetime(job.row.not_before), "milliseconds")
+        told = {"after_s": delay.total_seconds(), "due_at": due_at}
+        assert json.loads(job.last.details or "") == told
     job.run(raised())
     with pytest.raises(TransitionNotAllowed, match="retried 2 times") as refused:
         job.retry()

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.tables.conftest import LOCK, STARS, Service
 from ulak import Flow, Message
 from ulak.errors import BadInput, NotSupported, StoreError
-from ulak.kit.clock import to_instant
+from ulak.kit.clock import rfc3339, to_instant
 from ulak.tables import DeliveryView, JobView, Tables, TrailView
 
 CROWD = 6
@@ -246,7 +246,8 @@ def test_views_show_the_jobs_of_one_flow_and_their_trails(service: Service) -> N
     assert row[1:6] == (job.id, "acme", "cancelled", "cancelled", "cancelled")
     assert row[6:8] == ("k", '{"to":"Ada é"}')
     assert row[8:10] == (1, 3)
-    assert row[11:] == (to_instant(job.created_at), to_instant(now.changed_at), "bob")
+    assert row[11:14] == (to_instant(job.created_at), to_instant(now.changed_at), "bob")
+    assert row[15:] == tuple(rfc3339(at, "milliseconds") for at in (job.created_at, now.changed_at))
     lines = tables.read(
         "SELECT job_id, seq, kind, from_state, to_state, actor, code, message, details, round, at "
         "FROM {schema}.acme_trail WHERE key = ? ORDER BY seq", key,

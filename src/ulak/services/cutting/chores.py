@@ -145,9 +145,11 @@ class Chores:
             rules = self.config.rules()
             set_slots(self.engine, rules)
             self._sweep(run, rules)
-            while rules.auto_continue_c and time.monotonic() < ends_at:
+            while rules.auto_continue_c:
                 asyncio.run(self._continue_held(rules))
                 again = time.monotonic() + WATCH_EVERY_S
+                if again > ends_at:
+                    break
                 while time.monotonic() < again:
                     run.checkpoint()
                     time.sleep(LOOK_S)
