@@ -74,9 +74,9 @@ def test_a_look_up_needs_a_number(customers):
 
 def test_a_customer_that_cannot_be_kept_is_refused_with_every_problem(customers):
     for name, phone, wrong in (
-        ("", "", "name: it is empty; phone: write a number of 1 to 39 digits"),
-        ("a\x00", "none", r"name: it holds the character U\+0000.*; phone: write a number"),
-        ("x" * 501, "5" * 41, "name: .* at most 500 characters; phone: write a number"),
+        ("", "", "name: it is empty; phone: .*pattern"),
+        ("a\x00", "none", r"name: it holds the character U\+0000.*; phone: .*pattern"),
+        ("x" * 501, "5" * 41, "name: .* at most 500 characters; phone: .*pattern"),
     ):
         with pytest.raises(InvalidInput, match=wrong):
             customers.add(name, phone)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from ulak.kit.clock import Instant
 from ulak.kit.config_files import list_problems
@@ -42,16 +42,9 @@ def normalise_phone(text: str) -> str:
     return f"+{digits}" if digits else ""
 
 
-def _number(text: str) -> str:
-    number = normalise_phone(text)
-    if not 1 < len(number) <= 40:
-        raise ValueError("write a number of 1 to 39 digits")
-    return number
-
-
 class _New(BaseModel):
     name: Said
-    phone: Annotated[str, AfterValidator(_number)]
+    phone: Annotated[str, Field(pattern=r"^\+[0-9]{1,39}$")]
 
 
 class Customers:
@@ -76,7 +69,7 @@ class Customers:
         """Return the customer of a number, and whether this call has made the record: one that is
         there stays as it is. Raises `InvalidInput`, with every problem."""
         try:
-            new = _New(name=name, phone=phone)
+            new = _New(name=name, phone=normalise_phone(phone))
         except ValidationError as error:
             raise InvalidInput("; ".join(list_problems(error))) from None
         with self._tables.writing() as connection:
