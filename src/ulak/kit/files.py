@@ -19,11 +19,12 @@ from ulak.artifacts import local
 __all__ = [
     "TEMPORARY",
     "StableFiles",
+    "is_there",
     "open_file",
     "read_clock",
+    "rename_once",
     "sha256_of",
     "sweep",
-    "sync_folder",
     "write_atomically",
 ]
 
@@ -65,10 +66,26 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes], *, replace: b
     return digest.hexdigest()
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush a folder to the disk, so that a power cut undoes no rename and no removal in it."""
-    with local.open_folders(folder, ()) as (handle,):
-        _flush(handle)
+def rename_once(source: Path, target: Path) -> bool:
+    """Rename a file that others may rename too, and flush the folder of its new name; tell whether
+    it was this call that did it. Raises `OSError`: the folder cannot be reached."""
+    try:
+        source.rename(target)
+    except FileNotFoundError:
+        return False
+    with local.open_folders(target.parent, ()) as (folder,):
+        _flush(folder)
+    return True
+
+
+def is_there(path: Path) -> bool:
+    """Tell whether there is anything at a path. Raises `OSError`, as `Path.exists` does not
+    everywhere: nobody can tell, since a share does not answer."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def open_file(path: Path) -> BinaryIO:

@@ -31,10 +31,9 @@ LIFECYCLE = Lifecycle(
 )  # fmt: skip
 POLL_S = 0.05
 ENDED = ("DELIVERED", "HOLD", "FAILED")
-INSERT = (
-    "INSERT INTO {schema}.cutting_batches (job_id, n, mark, part_type, color, thickness, "
-    "material_code, rows_json, import_file) VALUES (?, ?, ?, 'GOVDE', 'Beyaz', '18', 'M', '[]', '')"
-)
+INSERT = """
+INSERT INTO {schema}.cutting_batches (job_id, n, batch_json, import_file) VALUES (?, ?, '{{}}', '')
+"""
 
 
 class Dispatch:
@@ -82,7 +81,7 @@ class Dispatch:
         job = self.engine.submit(self.flow, payload)
         with self.tables.writing() as connection:
             for plan in plans:
-                self.tables.execute(connection, INSERT, job.id, plan.batch, f"batch{plan.batch}")
+                self.tables.execute(connection, INSERT, job.id, plan.batch)
         return job.id
 
     async def deliver(self, run: Run[Any]) -> object:

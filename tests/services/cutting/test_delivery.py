@@ -139,7 +139,7 @@ def test_a_plan_without_an_answer_is_given_up_at_the_deadline(dispatch, monkeypa
         return find(folder, name)
 
     monkeypatch.setattr(delivery, "_find_places", count)
-    with pytest.raises(CuttingError, match=r"not answered all of a\.xml in time$") as raised:
+    with pytest.raises(CuttingError, match=r"not answered a\.xml in time$") as raised:
         deliver(dispatch, FakeRun(dispatch, job), plan, patience_s=POLL_S * 6)
     assert raised.value.code == "E_OSI_ACK_TIMEOUT"
     assert dispatch.rows(job) == [(0, 1, "intent")]

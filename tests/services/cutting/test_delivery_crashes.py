@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 from tests.services.cutting.conftest import make_cutting
 from tests.services.cutting.dispatch import Dispatch, FakeRun, live, look, wait_until
-from ulak.services.cutting.delivery import POINTS
+from ulak.services.cutting import delivery
+from ulak.services.cutting.delivery import step as steps
 from ulak.testing import faults
 
 FIRST = [
@@ -32,7 +34,8 @@ def urls(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sequence[st
 
 
 def test_every_point_is_killed_at() -> None:
-    assert {step for step, _ in (*FIRST, *AGAIN)} == POINTS.keys()
+    written = set(re.findall(r'step\("(\w+)"\)', Path(delivery.__file__).read_text()))
+    assert written == {step for step, _ in (*FIRST, *AGAIN)}
 
 
 @pytest.mark.shows("C-56", "C-70")
@@ -97,7 +100,7 @@ def begin(stack: ExitStack, url: str, folder: Path, *, saws: bool = True) -> Dis
 def kill(told: Told) -> None:
     """Let a child work on each of these jobs, and die at its point."""
     for (step, side), dispatch, _ in told:
-        point = POINTS[step][side == "after"]
+        point = steps.points(step)[side == "after"]
         ended = faults.run(live, dispatch.url, dispatch.folder, kill_at=point)
         assert ended.killed, (point, ended)
 

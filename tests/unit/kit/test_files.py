@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -20,11 +22,12 @@ from ulak.kit import files
 from ulak.kit.files import (
     TEMPORARY,
     StableFiles,
+    is_there,
     open_file,
     read_clock,
+    rename_once,
     sha256_of,
     sweep,
-    sync_folder,
     write_atomically,
 )
 
@@ -120,11 +123,40 @@ def test_a_share_that_cannot_flush_a_folder_is_written_all_the_same(
 
     monkeypatch.setattr(files, "os", SimpleNamespace(**vars(os)))
     monkeypatch.setattr(files.os, "fsync", fail)
-    write_atomically(tmp_path / "plan.xml", b"x")
-    sync_folder(tmp_path)
+    path, other = tmp_path / "plan.xml", tmp_path / "other.xml"
+    write_atomically(path, b"x")
+    assert rename_once(path, other)
     number = errno.EIO
     with pytest.raises(OSError, match="fsync"):
-        sync_folder(tmp_path)
+        rename_once(other, path)
+
+
+def test_of_many_that_rename_a_file_one_does(tmp_path: Path) -> None:
+    targets = [tmp_path / f"taken by {n}" for n in range(8)]
+    for n in range(20):
+        source = tmp_path / f"{n}.xml"
+        source.touch()
+        together = threading.Barrier(len(targets))
+
+        def take(target: Path, source: Path = source, start: Any = together.wait) -> bool:
+            start()
+            return rename_once(source, target)
+
+        with ThreadPoolExecutor(len(targets)) as takers:
+            took = list(takers.map(take, targets))
+        assert sum(took) == 1
+        assert [path.exists() for path in targets] == took
+        targets[took.index(True)].unlink()
+
+
+def test_what_cannot_be_told_is_not_taken_for_absent(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    assert is_there(tmp_path / "file")
+    assert is_there(tmp_path / "dangling")
+    assert not is_there(tmp_path / "nothing")
+    with pytest.raises(NotADirectoryError):
+        is_there(tmp_path / "file" / "below")
 
 
 WRITER = textwrap.dedent(

@@ -9,21 +9,18 @@ has it or we do. What cannot be told is held for a person, and nothing is sent a
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final
 
 from ulak import Engine, Run, Stopped
-from ulak.kit import FaultPoint
+from ulak.kit import FaultSteps
 from ulak.kit.clock import Instant, to_instant
-from ulak.kit.files import TEMPORARY, open_file, sync_folder, write_atomically
+from ulak.kit.files import TEMPORARY, is_there, open_file, rename_once, write_atomically
 from ulak.kit.threads import Aside, poll
 from ulak.services.cutting.codes import CuttingError, HoldCode
 from ulak.tables import Tables
@@ -37,11 +34,9 @@ NOTES: Final = {
 }  # fmt: skip
 ASIDE: Final = ".withdrawn"
 """How a file ends that was taken back; the saw takes `.xml` alone."""
-POINTS: Final = {
-    step: tuple(FaultPoint(f"cutting.delivery.{step}.{side}") for side in ("before", "after"))
-    for step in ("write", "intent", "place", "take", "end")
-}
+step: Final = FaultSteps("cutting.delivery")
 THREADS: Final = 16  # a guess; where the share hangs, all of them may
+_CHUNK: Final = 1 << 20
 
 _COLUMNS: Final = "batch_n, n, round, file_name, temporary, sha256, state, intent_at, ended_at"
 _FIND: Final = (
@@ -126,12 +121,8 @@ class Deliveries:
 
         Resumes what an earlier attempt began. A drop folder that cannot be reached is tried again
         until the deadline, which is by the store's clock. Writes the notes of the trail itself.
-
-        Raises:
-            CuttingError: E_OSI_ACK_FAILED, E_OSI_ACK_TIMEOUT; E_UNKNOWN: a plan has changed since
-                it was checked.
-            HoldCode: E_OSI_STATE_UNKNOWN.
-            Stopped: the run must end; nothing is lost by it.
+        Raises `HoldCode` E_OSI_STATE_UNKNOWN; `CuttingError` E_OSI_ACK_FAILED, E_OSI_ACK_TIMEOUT,
+        or E_UNKNOWN for a plan that has changed since it was checked.
         """
         approval = run.released("E_OSI_STATE_UNKNOWN")
         approved_at = -1 if approval is None else to_instant(approval.at)
@@ -142,11 +133,12 @@ class Deliveries:
                 checkpoint=run.checkpoint, is_over=lambda: run.now >= deadline,
             )  # fmt: skip
         except TimeoutError as error:
-            names = ", ".join(plan.path.name for plan in plans)
-            why = f"the saw has not answered all of {names} in time; {folder}: {error}"
+            acked = {row.batch for row in attempt.rows.values() if row.state == ACKED}
+            names = ", ".join(plan.path.name for plan in plans if plan.batch not in acked)
+            why = f"the saw has not answered {names} in time; {folder}: {error}"
             raise CuttingError("E_OSI_ACK_TIMEOUT", why.removesuffix(f"; {folder}: ")) from error
         finally:
-            for row in sorted(attempt.rows.values(), key=lambda row: (row.intent_at, row.batch)):
+            for row in attempt.rows.values():
                 for state in dict.fromkeys((INTENT, row.state)):
                     kind = NOTES.get(state)
                     if kind and row.temporary and (kind, row.file_name) not in attempt.noted:
@@ -210,11 +202,10 @@ class Deliveries:
 
     def _intend(self, attempt: _Attempt, plan: PlanFile, n: int) -> Delivery:
         """Store the intent to deliver a plan, once the file lies beside its place."""
-        content, inbox = _read_plan(plan), attempt.folder / INBOX
+        inbox, number = attempt.folder / INBOX, n
         for place in FOLDERS:
             # Not the drop folder itself: one that is not there is a share that is not mounted.
             (attempt.folder / place).mkdir(exist_ok=True)
-        number = n
         while _find_places(attempt.folder, name := f"{plan.path.stem}_d{number}.xml"):
             number += 1  # what another life of this database has left never counts
         temporary = f"{name}.{token_hex(4)}{TEMPORARY}"
@@ -222,9 +213,12 @@ class Deliveries:
             plan.batch, n, attempt.round, name, temporary, plan.sha256, INTENT, self._tables.now,
             None,
         )  # fmt: skip
-        with _step("write"):
-            write_atomically(inbox / temporary, content)
-        with _step("intent"):
+        with step("write"), open_file(plan.path) as file:
+            digest = write_atomically(inbox / temporary, iter(partial(file.read, _CHUNK), b""))
+        if digest != plan.sha256:
+            (inbox / temporary).unlink(missing_ok=True)
+            raise CuttingError("E_UNKNOWN", f"{plan.path} has changed since it was checked")
+        with step("intent"):
             if self._insert(attempt.job_id, row):
                 return attempt.keep(row)
         (inbox / temporary).unlink(missing_ok=True)
@@ -235,9 +229,8 @@ class Deliveries:
     def _look(self, attempt: _Attempt, row: Delivery) -> Delivery:
         """Put a file in its place if it is not there yet, and see what the saw says of it."""
         inbox = attempt.folder / INBOX
-        with suppress(FileNotFoundError), _step("place"):
-            (inbox / row.temporary).rename(inbox / row.file_name)
-            sync_folder(inbox)
+        with step("place"):
+            rename_once(inbox / row.temporary, inbox / row.file_name)
         found = _find_places(attempt.folder, row.file_name)
         if FAILED in found:
             return self._end(attempt.job_id, row, UNKNOWN if PROCESSED in found else FAILED)
@@ -248,10 +241,11 @@ class Deliveries:
 
     def _settle(self, job_id: str, folder: Path, row: Delivery) -> Delivery:
         """See to it that a delivery which was not cut never is; return what it came to."""
-        inbox = folder / INBOX
-        with _step("take"):
-            # First the temporary file: of its rename into its place and this one, one succeeds.
-            is_taken = _take(inbox, row.temporary) or _take(inbox, row.file_name)
+        # First the temporary file: of its rename into its place and this one, one succeeds.
+        paths = [folder / INBOX / name for name in (row.temporary, row.file_name)]
+        asides = [path.with_name(path.name + ASIDE) for path in paths]
+        with step("take"):
+            is_taken = any(map(rename_once, paths, asides)) or any(map(is_there, asides))
         found = _find_places(folder, row.file_name)
         state = UNKNOWN
         if found == {PROCESSED} and not is_taken:
@@ -262,8 +256,8 @@ class Deliveries:
             state = WITHDRAWN
         row = self._end(job_id, row, state)
         if row.state != UNKNOWN:  # till then it is evidence
-            for name in (row.temporary, row.file_name):
-                (inbox / (name + ASIDE)).unlink(missing_ok=True)
+            for path in asides:
+                path.unlink(missing_ok=True)
         return row
 
     def _end(self, job_id: str, row: Delivery, state: str) -> Delivery:
@@ -271,7 +265,7 @@ class Deliveries:
         if row.state == state:
             return row
         now = self._tables.now
-        with _step("end"), self._tables.writing() as connection:
+        with step("end"), self._tables.writing() as connection:
             values = (state, now, job_id, row.batch, row.n, row.state)
             is_ours = self._tables.execute(connection, _END, *values)
         if is_ours:
@@ -279,54 +273,19 @@ class Deliveries:
         return self.find(job_id, row.batch)[row.n - 1]
 
     def _insert(self, job_id: str, row: Delivery) -> bool:
-        values = (getattr(row, column.name) for column in fields(row))
         with self._tables.writing() as connection:
-            return bool(self._tables.execute(connection, _INSERT, job_id, *values))
+            return bool(self._tables.execute(connection, _INSERT, job_id, *astuple(row)))
 
     def _read_notes(self, job_id: str) -> set[tuple[str, str]]:
         lines = self._engine.inspect.trail(job_id)
-        own = [line for line in lines if line.kind in NOTES.values()]
+        own = (line for line in lines if line.kind in NOTES.values())
         return {(line.kind, line.details["file_name"]) for line in own}
-
-
-@contextmanager
-def _step(name: str) -> Iterator[None]:
-    before, after = POINTS[name]
-    before()
-    yield
-    after()
-
-
-def _take(inbox: Path, name: str) -> bool:
-    """Take a file out of the inbox; tell whether it is taken, now or before."""
-    aside = inbox / (name + ASIDE)
-    try:
-        (inbox / name).rename(aside)
-    except FileNotFoundError:
-        return _is_there(aside)
-    return True
 
 
 def _find_places(folder: Path, name: str) -> set[str]:
     """Return in which folders a file is. Raises `OSError`: the drop folder cannot be reached."""
     # The inbox first: what goes from there to another folder meanwhile is found in that one.
-    found = {place for place in FOLDERS if _is_there(folder / place / name)}
-    if not found and not _is_there(folder / INBOX):
+    found = {place for place in FOLDERS if is_there(folder / place / name)}
+    if not found and not is_there(folder / INBOX):
         raise FileNotFoundError(f"{folder / INBOX} is not there")
     return found
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        os.lstat(path)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _read_plan(plan: PlanFile) -> bytes:
-    with open_file(plan.path) as file:
-        content = file.read()
-    if sha256(content).hexdigest() != plan.sha256:
-        raise CuttingError("E_UNKNOWN", f"the plan {plan.path} has changed since it was checked")
-    return content

@@ -10,16 +10,13 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from threading import Event
 from typing import Final
-from xml.etree.ElementTree import ParseError
 
-from defusedxml.common import DefusedXmlException
-from defusedxml.ElementTree import fromstring
-
+from ulak.kit.xml import BadXml, read_xml
 from ulak.services.cutting.delivery import FAILED, FOLDERS, INBOX, PROCESSED
+from ulak.services.cutting.plans import LARGEST_PLAN
 
 __all__ = ["Manner", "Saw"]
 
@@ -84,8 +81,10 @@ class Saw:
     def _take(self, name: str) -> None:
         source = self._path(INBOX, name)
         try:
-            content = source.read_bytes()
-            what = CUT if _is_whole(content) else BROKEN
+            try:
+                what, (digest, _) = CUT, read_xml(source, lambda *_: None, largest=LARGEST_PLAN)
+            except BadXml:
+                what, digest = BROKEN, ""
             if what == CUT and self._draw(name, "wrong") < self.manner.wrong:
                 what = REFUSED
             if what == CUT and self._draw(name, "copy") < self.manner.copies:
@@ -100,12 +99,9 @@ class Saw:
             del self._due[name]
         if what == CUT and self._draw(name, "twice") < self.manner.twice:
             self._again[name] = time.monotonic() + self._draw(name, "again") * self.manner.late_s
-        self._write(what, name, content)
-
-    def _write(self, what: str, name: str, content: bytes) -> None:
-        line = {"what": what, "name": name, "sha256": sha256(content).hexdigest()}
+        line = json.dumps({"what": what, "name": name, "sha256": digest})
         with (self.folder / LEDGER).open("a", encoding="utf-8") as ledger:
-            ledger.write(json.dumps(line) + "\n")
+            ledger.write(f"{line}\n")
         self._tell(what, name)
 
     def _path(self, place: str, name: str) -> Path:
@@ -113,11 +109,3 @@ class Saw:
 
     def _draw(self, name: str, what: str) -> float:
         return random.Random(f"{self.manner.seed} {what} {name}").random()  # noqa: S311 - no secret
-
-
-def _is_whole(content: bytes) -> bool:
-    try:
-        fromstring(content, forbid_dtd=True)
-    except (ParseError, DefusedXmlException, ValueError):
-        return False
-    return True
