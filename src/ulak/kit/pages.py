@@ -27,11 +27,13 @@ __all__ = [
 
 STYLE: Final = """
 body { max-width: 76rem }
-td, th { overflow-wrap: anywhere } th { white-space: nowrap }
+main { overflow-x: auto } th { white-space: nowrap }
+td { overflow-wrap: break-word; max-width: 34rem }
 nav a { display: inline-block; padding: .6rem .8rem; margin-right: .4rem; background: var(--soft) }
 form { display: inline-flex; gap: .8rem; align-items: end; flex-wrap: wrap; margin: .3rem .8rem 0 0}
 label { display: flex; flex-direction: column; font-size: .9rem; color: var(--faint) }
-input, button { font: inherit; padding: .5rem .8rem; min-height: 44px; min-width: 44px }
+input, button { font: inherit; padding: .5rem .8rem; min-height: 44px; min-width: 44px;
+                box-sizing: border-box }
 .said { border-left: .3rem solid #c0392b; padding: .5rem 1rem; background: var(--soft) }
 """
 # Nothing of it is to be seen by whoever comes to the browser later.
@@ -62,8 +64,8 @@ def link(where: str, text: object) -> Html:
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> Html:
-    """Return a table of values."""
-    heads = "".join(f"<th>{to_html(each)}</th>" for each in head)
+    """Return a table of values; columns may be named as programs name them, created_at."""
+    heads = "".join(f"<th>{to_html(each.replace('_', ' '))}</th>" for each in head)
     lines = ("".join(f"<td>{to_html(cell)}</td>" for cell in row) for row in rows)
     return Html(f"<table><tr>{heads}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>")
 

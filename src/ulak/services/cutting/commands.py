@@ -17,10 +17,9 @@ from ulak.kit.commands import (
     HostOption,
     JsonOption,
     load_service,
-    note,
     opened_service,
     print_json,
-    print_table,
+    print_list,
 )
 from ulak.kit.processes import Work, run
 from ulak.services.cutting.chores import QUEUE, set_slots
@@ -29,6 +28,7 @@ from ulak.services.cutting.order import parse_order
 from ulak.services.cutting.routes import BARE, show_customer
 from ulak.services.cutting.saw import Manner, Saw
 
+COLUMNS = ("id", "name", "phone_normalized", "created_at")
 group = typer.Typer(no_args_is_help=True, help="Orders for the panel saw.")
 
 
@@ -128,10 +128,8 @@ def customer(
             found, _ = cutting.customers.add(add, phone)
         else:
             _, found = cutting.customers.look_up(phone)
-    rows = [] if found is None else [show_customer(found)]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        print_table(tuple(rows[0]), [list(row.values()) for row in rows], keep=tuple(rows[0]))
-    else:
-        note("nobody has this number; --add NAME stores its customer")
+    shown = [] if found is None else [show_customer(found)]
+    print_list(
+        shown, as_json, COLUMNS, [[row[c] for c in COLUMNS] for row in shown], keep=COLUMNS,
+        empty="nobody has this number; --add NAME stores its customer",
+    )  # fmt: skip

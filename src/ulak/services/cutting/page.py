@@ -75,7 +75,7 @@ def make_page(cutting: Cutting, prefix: str) -> tuple[APIRouter, list[Access]]:
             "Orders",
             Html(f'<nav aria-label="States">{link(home, "all")}{"".join(filled)}</nav>'),
             form(home, "Find", {"order": order}, method="get"),
-            table(("order", *(column.replace("_", " ") for column in LISTED)), rows),
+            table(("order", *LISTED), rows),
             link(more, "Older orders") if total > (number + 1) * SHOWN else "",
             customer_form(request, {}) if principal.may(ACT) else "",
             **said,
