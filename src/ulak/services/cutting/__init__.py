@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ulak import Engine
 from ulak.errors import NotSupported
@@ -20,15 +21,11 @@ from ulak.settings import Settings, read_variables
 from ulak.tables import JobView, Schema, Tables, TrailView
 
 if TYPE_CHECKING:
-    import typer
-
-    from ulak.service import Address
     from ulak.services.cutting.customers import Customers
     from ulak.services.cutting.delivery import Deliveries
     from ulak.services.cutting.jobs import Jobs
     from ulak.services.cutting.panel import Breaker
     from ulak.services.cutting.rules import Config
-    from ulak.web import Routes
 
 FLOW: Final = "cutting"
 FOLDER: Final = "CUTTING_FOLDER"
@@ -75,7 +72,7 @@ def attach(engine: Engine, platform: Settings) -> Cutting:
     customers, breaker = Customers(tables), Breaker(tables)
     deliveries = Deliveries(engine, tables)
     records = Records(tables)
-    stages = Stages(engine, config, records, customers, deliveries, breaker)
+    stages = Stages(engine, config, records, deliveries, breaker, customers)
     jobs = Jobs(engine, stages.declare(), tables, config, records)
     return Cutting(engine, config, tables, customers, deliveries, breaker, jobs)
 
@@ -84,18 +81,6 @@ def find_folder(platform: Settings) -> Path:
     """Return the folder of rules and paths: below the data folder, if no variable names it."""
     named = read_variables({FOLDER: Path}).get(FOLDER)
     return platform.data / "cutting" if named is None else named
-
-
-def _make_routes(engine: Engine, cutting: Cutting) -> Routes:
-    from ulak.services.cutting.routes import make_routes
-
-    return make_routes(engine, cutting)
-
-
-def _make_address(engine: Engine, cutting: Cutting) -> Address:
-    from ulak.services.cutting.routes import BARE
-
-    return BARE.make(engine)
 
 
 def _start(engine: Engine, cutting: Cutting, address: str | None) -> Mapping[str, str]:
@@ -109,30 +94,35 @@ def _start(engine: Engine, cutting: Cutting, address: str | None) -> Mapping[str
 
 
 def _check_condition(platform: Settings) -> Condition:
+    from ulak.services.cutting.codes import ConfigUnavailable
     from ulak.services.cutting.rules import Config
 
     folder = find_folder(platform)
     shown = {FOLDER: (str(folder), FOLDER if read_variables({FOLDER: str}) else "default")}
     if not (folder / "paths.json").exists():
         return Condition(shown, ["rules and paths of cutting are made at the first start"])
-    program = Config(folder).paths().exe_path
+    try:
+        program = Config(folder).paths().exe_path
+    except ConfigUnavailable as error:
+        return Condition(shown, missing=[f"{error}; until it is mended nothing is cut"])
     notes = [] if program.exists() else [f"{program} is not there: new orders are cut in mode E"]
     return Condition(shown, notes)
 
 
 def _check_extra() -> None:
-    if missing := next((name for name in ("openpyxl", "defusedxml") if not find_spec(name)), ""):
+    wanted = ("openpyxl", "defusedxml", "pydantic")
+    if missing := next((name for name in wanted if find_spec(name) is None), ""):
         raise NotSupported(f"cutting needs {missing}; pip install 'ulak[cutting,web]'")
 
 
-def _commands() -> typer.Typer:
+def _import(module: str) -> Any:
     _check_extra()
-    from ulak.services.cutting.commands import group
-
-    return group
+    return import_module(f"{__name__}.{module}")
 
 
-service: Final[Service] = Service(
-    "cutting", attach=attach, routes=_make_routes, scopes=SCOPES, commands=_commands,
-    condition=_check_condition, start=_start, address=_make_address,
+service: Final = Service(
+    "cutting", attach=attach, scopes=SCOPES, condition=_check_condition, start=_start,
+    routes=lambda engine, cutting: _import("routes").make_routes(engine, cutting),
+    address=lambda engine, cutting: _import("routes").BARE.make(engine),
+    commands=lambda: _import("commands").group,
 )  # fmt: skip

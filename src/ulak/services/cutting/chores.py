@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 from typing import Any, Final
 
 from ulak import (
@@ -21,6 +19,7 @@ from ulak import (
     JobFilter,
     JobNotFound,
     KeyTaken,
+    OnEnd,
     RetryLater,
     Run,
     StaleJob,
@@ -30,19 +29,13 @@ from ulak import (
 from ulak.kit.clock import to_instant
 from ulak.kit.files import TEMPORARY, sweep
 from ulak.services.cutting import FLOW
-from ulak.services.cutting.codes import (
-    TRANSIENT_ERROR_CODES,
-    ConfigUnavailable,
-    CuttingError,
-)
-from ulak.services.cutting.delivery import ASIDE, INBOX, Deliveries
+from ulak.services.cutting.codes import ConfigUnavailable, CuttingError
+from ulak.services.cutting.delivery import ASIDE, INBOX, Deliveries, Delivery
 from ulak.services.cutting.order import payload_hash
 from ulak.services.cutting.panel import Breaker
 from ulak.services.cutting.plans import collect_plans, read_plan
 from ulak.services.cutting.records import Records
 from ulak.services.cutting.rules import Config, Rules
-
-log = logging.getLogger("ulak.cutting")
 
 QUEUE: Final = "cutting"
 TRIGGER: Final = "E_OPERATOR_TRIGGER_REQUIRED"
@@ -78,11 +71,6 @@ def set_slots(engine: Engine, rules: Rules) -> None:
             engine.flow_control.set_limit(name, n, key=mode, actor=UPKEEP)
 
 
-def follow_end(job: Job, code: str | None) -> dict[str, str] | None:
-    """Return what the aftermath of an end needs to know; None when it ended well."""
-    return None if code is None else {"job_id": job.id, "code": code}
-
-
 @dataclass(frozen=True, slots=True)
 class Chores:
     """Cleans up after jobs that failed or were cancelled, sweeps, and watches for plans."""
@@ -93,8 +81,8 @@ class Chores:
     deliveries: Deliveries
     breaker: Breaker
 
-    def declare(self) -> Flow[Any]:
-        """Give the engine the chores; return the flow of what follows an end."""
+    def declare_chores(self) -> OnEnd:
+        """Give the engine the chores; return what follows the end of a job."""
         once_more = Backoff(1_000_000, longest=EVERY)
         aftermath = Flow.steps(AFTERMATH, ("due", self.clean_up), queue=QUEUE, retry=once_more)
         upkeep = Flow.steps(
@@ -103,39 +91,38 @@ class Chores:
         self.engine.add(aftermath)
         self.engine.add(upkeep)
         self.engine.schedules.add(UPKEEP, upkeep, {}, every=EVERY)
-        return aftermath
+        return OnEnd(aftermath, payload=lambda job, code: code and {"job": job.id, "code": code})
 
     def clean_up(self, run: Run[Any]) -> None:
         """Withdraw the files of a job that was cancelled; try one again that failed, if the rules
         say so. What waits in the inbox is withdrawn when the same order may come again."""
-        job_id, code = run.payload["job_id"], run.payload["code"]
+        job_id = run.payload["job"]
         self.breaker.let_go(job_id)
         with suppress(JobNotFound):
-            if code in ("cancelled", "expired"):
-                self._remove_imports(job_id)
-            elif self.config.rules().auto_retry and _shown(code) in TRANSIENT_ERROR_CODES:
+            if run.payload["code"] in ("cancelled", "expired"):
+                self._remove_files(job_id)
+            elif self.config.rules().auto_retry:
                 with suppress(TransitionNotAllowed, KeyTaken):
                     self.engine.retry(job_id, actor="auto-retry")
             key = payload_hash(self.engine.inspect.payload(job_id))
             holder = self.engine.find(FLOW, key, tenant=run.tenant)
             if holder is None or holder.id != job_id:
-                self._withdraw(run, job_id)
+                taken = self.deliveries.withdraw(job_id, self.config.paths().drop_folder)
+                run.once("notes", lambda _: self._note(job_id, taken))
 
-    def _remove_imports(self, job_id: str) -> None:
+    def _note(self, job_id: str, taken: Sequence[Delivery]) -> None:
+        for row in taken:
+            if row.state == "withdrawn" and row.temporary:
+                facts = {"batch": row.batch, "file_name": row.file_name, "sha256": row.sha256}
+                self.engine.note(job_id, "cutting.withdrawn", actor=AFTERMATH, **facts)
+
+    def _remove_files(self, job_id: str) -> None:
+        """Remove the import files and the plans of a job that has ended."""
         folder = self.config.paths().import_folder
         for each in self.records.read_batches(job_id):
-            (folder / each.import_file).unlink(missing_ok=True)
-
-    def _withdraw(self, run: Run[Any], job_id: str) -> None:
-        taken = self.deliveries.withdraw(job_id, self.config.paths().drop_folder)
-
-        def note(_: str) -> None:
-            for row in taken:
-                if row.state == "withdrawn" and row.temporary:
-                    facts = {"batch": row.batch, "file_name": row.file_name, "sha256": row.sha256}
-                    self.engine.note(job_id, "cutting.withdrawn", actor=AFTERMATH, **facts)
-
-        run.once("note", note)
+            for path in filter(None, (folder / each.import_file, each.plan_path)):
+                path.unlink(missing_ok=True)
+        self.records.set_cleared(job_id)
 
     def keep_up(self, run: Run[Any]) -> None:
         """Sweep what nobody needs any more; then go on with held jobs whose plans have come, if
@@ -159,28 +146,22 @@ class Chores:
         paths = self.config.paths()
         inbox = paths.drop_folder / INBOX
         for folder in (paths.import_folder, paths.export_folder, paths.temp_folder, inbox):
-            with _logged(folder):
+            with suppress(OSError):  # of a folder that is away the next jobs tell
                 sweep(folder, TEMPORARY, older_than=LEFT_BEHIND)
                 sweep(folder, ASIDE, older_than=LEFT_BEHIND)
-        ended_before = run.now - timedelta(days=rules.keep_files_days)
-        for job_id in self.records.list_old(to_instant(ended_before)):
+        before = run.now - timedelta(days=rules.keep_files_days)
+        for job_id in self.records.list_old(to_instant(before)):
             run.checkpoint()
-            with _logged(paths.import_folder):
-                self._clear(job_id, ended_before, paths.import_folder)
+            with suppress(OSError):
+                try:
+                    job = self.engine.get(job_id)
+                except JobNotFound:  # it was pruned, so it has ended
+                    self._remove_files(job_id)
+                else:
+                    if job.is_final and job.changed_at < before:
+                        self._remove_files(job_id)
         for of in ((chore, state) for chore in (AFTERMATH, UPKEEP) for state in ("done", "failed")):
             self.engine.retention.prune(ended_before=run.now - KEPT, of=of)
-
-    def _clear(self, job_id: str, ended_before: datetime, import_folder: Path) -> None:
-        """Remove the import files and plans of a job that ended before then."""
-        with suppress(JobNotFound):  # one that was pruned has ended
-            job = self.engine.get(job_id)
-            if not job.is_final or job.changed_at > ended_before:
-                return
-        for each in self.records.read_batches(job_id):
-            for path in (import_folder / each.import_file, each.plan_path):
-                if path is not None:
-                    path.unlink(missing_ok=True)
-        self.records.set_cleared(job_id)
 
     async def _continue_held(self, rules: Rules) -> None:
         which = JobFilter(flow=FLOW, role="held", code=TRIGGER)
@@ -189,29 +170,13 @@ class Chores:
 
     async def _continue(self, job: Job, rules: Rules) -> None:
         """Let a held job go on if there is a valid plan of every batch."""
-        order, batches = self.records.find_order(job.id), self.records.read_batches(job.id)
-        if order is None:
-            return
+        order = self.records.get_order(job.id)
         with suppress(CuttingError, TransitionNotAllowed, StaleJob):
             plans = await collect_plans(
-                self.config.paths().export_folder, job.id, batches,
+                self.config.paths().export_folder, job.id, self.records.read_batches(job.id),
                 not_before_ns=order.attempt_at_ns, patience_s=0,
                 stable_s=rules.stable_seconds, poll_s=rules.poll_seconds,
             )  # fmt: skip
             for path in plans.values():
                 await read_plan(path, stable_s=rules.stable_seconds)
             await asyncio.to_thread(self.engine.release, job.id, actor="export-folder")
-
-
-def _shown(code: str) -> str:
-    """Return a code of the service for one that the engine stores, as the views do."""
-    return code if code.startswith("E_") else "E_UNKNOWN"
-
-
-@contextmanager
-def _logged(folder: Path) -> Iterator[None]:
-    """Let the next chore be done when a folder does not answer."""
-    try:
-        yield
-    except OSError as error:
-        log.warning("a folder cannot be swept", extra={"folder": str(folder), "error": str(error)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,28 +13,23 @@ from ulak import (
     Backoff,
     BadInput,
     Dedup,
-    Engine,
     Flow,
     Hold,
     Lifecycle,
     Limit,
-    OnEnd,
     RetryLater,
     Run,
     Until,
 )
-from ulak.kit.clock import to_instant
 from ulak.kit.files import read_clock
 from ulak.services.cutting import FLOW
-from ulak.services.cutting.chores import LOOK_S, QUEUE, TRIGGER, Chores, follow_end, patience
+from ulak.services.cutting.chores import LOOK_S, QUEUE, TRIGGER, Chores, patience
 from ulak.services.cutting.codes import ConfigUnavailable, CuttingError, HoldCode, PermanentError
 from ulak.services.cutting.customers import Customers
-from ulak.services.cutting.delivery import Deliveries, PlanFile
+from ulak.services.cutting.delivery import PlanFile
 from ulak.services.cutting.modes import make_settings, run_mode
 from ulak.services.cutting.order import LARGEST_ORDER, parse_order, payload_hash
-from ulak.services.cutting.panel import Breaker
 from ulak.services.cutting.plans import Plan, collect_plans, find_plans, read_plan
-from ulak.services.cutting.records import Records, StoredBatch, StoredOrder
 from ulak.services.cutting.rules import DEFAULT_RULES, Config, Rules
 from ulak.services.cutting.transform import import_note
 from ulak.services.cutting.transform import prepare as make_batches
@@ -58,23 +53,17 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Stages:
-    """The stages of the flow, with what they need."""
+class Stages(Chores):
+    """The stages of the flow, and the chores beside it."""
 
-    engine: Engine
-    config: Config
-    records: Records
     customers: Customers
-    deliveries: Deliveries
-    breaker: Breaker
 
     def declare(self) -> Flow[Any]:
-        """Give the engine the flow of orders, which is returned, and the chores beside it."""
-        chores = Chores(self.engine, self.config, self.records, self.deliveries, self.breaker)
+        """Give the engine the flow of orders, which is returned, and the chores."""
         flow: Flow[Any] = Flow(
             FLOW, LIFECYCLE, queue=QUEUE, retry=0, operator_retry=_ByRules(config=self.config),
             dedup=Dedup(self.make_key, until=Until.FAILED_FOR_GOOD), permanent={PermanentError},
-            max_payload=LARGEST_ORDER, on_end=OnEnd(chores.declare(), payload=follow_end),
+            max_payload=LARGEST_ORDER, on_end=self.declare_chores(),
         )  # fmt: skip
         one = Limit(1, key=self.choose_slot, of="state")
         flow.stage("NEW")(self.prepare)
@@ -83,13 +72,9 @@ class Stages:
             self.optimise
         )
         optimise.before(self.may_optimise)
-
-        @flow.stage("OPTI_DONE")
-        def check(run: Run[Any]) -> None:
-            self.check(run, run.result(optimise))
-
+        flow.stage("OPTI_DONE")(lambda run: self.check(run, run.result(optimise)))
         flow.stage("XML_READY", timeout=LONGEST)(self.deliver)
-        flow.stage("DELIVERED")(finish)
+        flow.stage("DELIVERED")(lambda run: None)  # the saw has acknowledged every plan
         self.engine.add(flow)
         return flow
 
@@ -107,36 +92,33 @@ class Stages:
     def prepare(self, run: Run[Any]) -> Hold | None:
         """Find the batches of an order, once: rules that change later change nothing of it."""
         with patience():
-            order = self.records.find_order(run.job_id)
-            if order is None:
+            if self.records.find_order(run.job_id) is None:
+                rules, paths = self.config.rules(), self.config.paths()
                 try:
-                    self._prepare(run)
+                    found = make_batches(
+                        run.payload, rules,
+                        customer_known=lambda phone: self.customers.find(phone) is not None,
+                        check_template=lambda: check_template(paths.template_path),
+                    )  # fmt: skip
                 except HoldCode as error:
                     return _hold(run, error)
-                order = self._get_order(run)
-        count, resets = order.batch_count, order.backing_edge_reset_count
-        if resets and order.attempt_round == 0:
+                self.records.add(
+                    run.job_id, found, revision=run.payload.get("revision"), now=run.now,
+                    rules_hash=rules.version, settings=make_settings(run.payload, rules),
+                )  # fmt: skip
+            order = self.records.get_order(run.job_id)
+        if (resets := order.backing_edge_reset_count) and order.attempt_round == 0:
             run.note("cutting.backing-edge-reset", count=resets)
-        run.note("cutting.prepared", batch_count=count, backing_edge_reset_count=resets)
+        facts = {"batch_count": order.batch_count, "backing_edge_reset_count": resets}
+        run.note("cutting.prepared", **facts)
         return None
-
-    def _prepare(self, run: Run[Any]) -> None:
-        rules, paths = self.config.rules(), self.config.paths()
-        found = make_batches(
-            run.payload, rules,
-            customer_known=lambda phone: self.customers.find(phone) is not None,
-            check_template=lambda: check_template(paths.template_path),
-        )  # fmt: skip
-        self.records.add(
-            run.job_id, found, revision=run.payload.get("revision"), rules_hash=rules.version,
-            settings=make_settings(run.payload, rules), now=to_instant(run.now),
-        )  # fmt: skip
 
     def write_imports(self, run: Run[Any]) -> Hold | None:
         """Write the import file of each batch, unless it is there."""
         with patience():
-            order, batches = self._get_order(run), self.records.read_batches(run.job_id)
-            paths, is_new = self.config.paths(), order.attempt_round != run.round
+            order, paths = self.records.get_order(run.job_id), self.config.paths()
+            batches = self.records.read_batches(run.job_id)
+            is_new = order.attempt_round != run.round
             # Of the two folders either may have the slower clock.
             at_ns = read_clock(paths.export_folder) if is_new else 0
             written: dict[int, Written] = {}
@@ -160,7 +142,7 @@ class Stages:
     async def may_optimise(self, run: Run[Any]) -> Hold | RetryLater | None:
         """Have the operator asked in mode C, and the others wait while the breaker is open."""
         with patience():
-            if await asyncio.to_thread(self._has_plans, run.job_id):
+            if await asyncio.to_thread(self.records.find_plans, run.job_id):
                 return None
             if run.payload["opti_mode"] != "C":
                 wait = await asyncio.to_thread(self.breaker.may_start, run.key("optimise"))
@@ -176,30 +158,30 @@ class Stages:
         """Have every batch planned; return the path of each plan. Plans that were checked in an
         earlier round are not made again."""
         with patience():
-            if await asyncio.to_thread(self._has_plans, run.job_id):
-                batches = await asyncio.to_thread(self.records.read_batches, run.job_id)
-                plans = {each.n: each.plan_path for each in batches if each.plan_path}
-            else:
-                plans = dict(await _until_stopped(run, self._optimise(run)))
-        files = [path.name for _, path in sorted(plans.items())]
-        run.note("cutting.optimised", xml_files=files)
+            plans = await asyncio.to_thread(self.records.find_plans, run.job_id)
+            plans = plans or await _until_stopped(run, self._optimise(run))
+        run.note("cutting.optimised", xml_files=[plans[n].name for n in sorted(plans)])
         return {str(n): str(path) for n, path in plans.items()}
 
     async def _optimise(self, run: Run[Any]) -> dict[int, Path]:
         mode, key = run.payload["opti_mode"], run.key("optimise")
         rules, paths = self.config.rules(), self.config.paths()
-        order = await asyncio.to_thread(self._get_order, run)
+        order = await asyncio.to_thread(self.records.get_order, run.job_id)
         batches = await asyncio.to_thread(self.records.read_batches, run.job_id)
         deadline = await self._find_deadline(run, rules.timeouts.opti_xml_minutes)
+        of_job: Any = (paths.export_folder, run.job_id, batches)
+        since_ns = order.attempt_at_ns
         if mode != "C":
-            await asyncio.to_thread(self._discard_plans, run.job_id, order, batches)
+            # What a program of this attempt has left that died with its runner may be half a plan.
+            left = await asyncio.to_thread(find_plans, *of_job, not_before_ns=since_ns)
+            for path in left.values():
+                path.unlink(missing_ok=True)
         try:
             files = [paths.import_folder / each.import_file for each in batches]
             await run_mode(mode, files, paths=paths, settings=order.settings, run=run)
             found = await collect_plans(
-                paths.export_folder, run.job_id, batches, not_before_ns=order.attempt_at_ns,
-                patience_s=(deadline - run.now).total_seconds(), stable_s=rules.stable_seconds,
-                poll_s=rules.poll_seconds,
+                *of_job, not_before_ns=since_ns, stable_s=rules.stable_seconds,
+                patience_s=(deadline - run.now).total_seconds(), poll_s=rules.poll_seconds,
             )  # fmt: skip
         except CuttingError as error:
             if mode != "C":
@@ -208,17 +190,6 @@ class Stages:
         if mode != "C":
             await asyncio.to_thread(self.breaker.succeeded, key)
         return found
-
-    def _discard_plans(
-        self, job_id: str, order: StoredOrder, batches: Sequence[StoredBatch]
-    ) -> None:
-        """Remove what a program of this attempt has left that died with its runner: half a plan
-        may be of it."""
-        found = find_plans(
-            self.config.paths().export_folder, job_id, batches, not_before_ns=order.attempt_at_ns
-        )
-        for path in found.values():
-            path.unlink(missing_ok=True)
 
     def check(self, run: Run[Any], paths: Mapping[str, str]) -> None:
         """Read the plan of every batch, and store what it says with its SHA-256."""
@@ -237,7 +208,7 @@ class Stages:
             plans = [
                 PlanFile(each.n, each.plan_path, each.plan_sha256)
                 for each in batches
-                if each.plan_path is not None and each.plan_sha256 is not None
+                if each.plan_path and each.plan_sha256
             ]
             deadline = await self._find_deadline(run, rules.timeouts.osi_ack_minutes)
             try:
@@ -248,24 +219,11 @@ class Stages:
                 return _hold(run, error)
         return None
 
-    def _get_order(self, run: Run[Any]) -> StoredOrder:
-        order = self.records.find_order(run.job_id)
-        if order is None:
-            raise LookupError(f"nothing is stored of job {run.job_id}; cancel it, and order again")
-        return order
-
-    def _has_plans(self, job_id: str) -> bool:
-        return all(each.has_plan() for each in self.records.read_batches(job_id))
-
     async def _find_deadline(self, run: Run[Any], minutes: float) -> datetime:
         """Return when the state in which a job stands has lasted for so long: a restart changes
         nothing of it."""
         job = await self.engine.aio.get(run.job_id)
         return job.changed_at + timedelta(minutes=minutes)
-
-
-def finish(run: Run[Any]) -> None:
-    """Nothing is left to do: the saw has acknowledged every plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

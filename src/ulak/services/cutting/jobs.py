@@ -22,6 +22,9 @@ from ulak.services.cutting.transform import propose_merges
 from ulak.tables import Tables
 
 Document = dict[str, Any]
+Documents = list[Document]
+Numbers = list[int]
+Batches = list[StoredBatch]
 
 # A running step stops within so long.
 CANCEL_S: Final = 5.0
@@ -70,14 +73,13 @@ class Jobs:
 
     def list(
         self, *, state: str = "", order_id: str = "", limit: int = 100, offset: int = 0
-    ) -> tuple[list[Document], int]:
+    ) -> tuple[Documents, int]:
         """Return jobs, the newest first, and how many there are in all."""
         which = (state, state, order_id, order_id)
         rows = self._tables.read(_LIST, *which, limit, offset)
-        if order_id:
+        total = sum(n for name, n in self.counts().items() if state in ("", name))
+        if order_id:  # of an order nobody has counted them
             total = self._tables.read(_COUNT, *which)[0][0]
-        else:
-            total = sum(n for name, n in self.counts().items() if state in ("", name))
         return [dict(zip(COLUMNS, row, strict=True)) for row in rows], total
 
     def counts(self) -> dict[str, int]:
@@ -95,7 +97,7 @@ class Jobs:
                 return dict(zip(COLUMNS, row, strict=True))
         raise JobNotFound(f"there is no job {id[:100]}")
 
-    def audit(self, id: str) -> list[Document]:
+    def audit(self, id: str) -> Documents:
         """Return what has happened to a job, in its order. Raises `JobNotFound`."""
         self.get(id)
         try:
@@ -144,7 +146,7 @@ class Jobs:
             self._engine.wait(id, timeout=CANCEL_S)
         return self.get(id)
 
-    def xml(self, id: str, batch: int | None = None) -> bytes | list[int]:
+    def xml(self, id: str, batch: int | None = None) -> bytes | Numbers:
         """Return the plan of a batch, or of the only one; without `batch` the numbers of several.
         Raises `JobNotFound`, `Refused`, and `NotFound`: there is no such batch, or its file
         was removed."""
@@ -160,7 +162,7 @@ class Jobs:
         except OSError as error:
             raise NotFound(f"the plan of batch {batch or 0} cannot be read: {error}") from None
 
-    def merges(self, id: str) -> list[Document]:
+    def merges(self, id: str) -> Documents:
         """Return which rows of an order an operator might have cut as one; nothing is merged.
         Raises `JobNotFound`."""
         self.get(id)
@@ -199,7 +201,7 @@ class Jobs:
             raise Refused(_NOT_IN[state], f"job {id} is in {job['state']}, not in {state}")
         return id
 
-    def _read_planned(self, id: str) -> list[StoredBatch]:
+    def _read_planned(self, id: str) -> Batches:
         """Return the batches of a job whose plans were checked."""
         job, batches = self.get(id), self._records.read_batches(id)
         if not batches or any(each.plan_sha256 is None for each in batches):

@@ -6,10 +6,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ulak.kit.clock import Instant
+from ulak.kit.clock import Instant, to_instant
 from ulak.kit.files import sha256_of
 from ulak.services.cutting.plans import Plan
 from ulak.services.cutting.transform import Batch, Prepared, read_batch, rows_json
@@ -82,13 +83,6 @@ class StoredBatch:
         """What stands behind the id of the job in the names of its files."""
         return Path(self.import_file).stem.partition("_")[2]
 
-    def has_plan(self) -> bool:
-        """Tell whether the plan that was checked is still there, as it was."""
-        try:
-            return self.plan_path is not None and sha256_of(self.plan_path) == self.plan_sha256
-        except OSError:
-            return False
-
 
 class Records:
     """Reads and writes those rows. Each write is a transaction, and may be repeated."""
@@ -100,6 +94,12 @@ class Records:
         """Return what PREPARED found, or None if it was not so far."""
         found = self._tables.read(_ORDER, job_id)
         return StoredOrder(json.loads(found[0][0]), *found[0][1:]) if found else None
+
+    def get_order(self, job_id: str) -> StoredOrder:
+        """Return what PREPARED found. Raises `LookupError`: the job has not come so far."""
+        if (order := self.find_order(job_id)) is None:
+            raise LookupError(f"nothing is stored of job {job_id}; cancel it, and order again")
+        return order
 
     def read_batches(self, job_id: str) -> list[StoredBatch]:
         """Return the batches of an order in their order, none if it was not prepared."""
@@ -113,12 +113,25 @@ class Records:
             )
         ]  # fmt: skip
 
+    def find_plans(self, job_id: str) -> dict[int, Path]:
+        """Return the plans that were checked, by batch; none unless each is as it was."""
+        found: dict[int, Path] = {}
+        for each in self.read_batches(job_id):
+            try:
+                if each.plan_path is None or sha256_of(each.plan_path) != each.plan_sha256:
+                    return {}
+            except OSError:
+                return {}
+            found[each.n] = each.plan_path
+        return found
+
     def add(
         self, job_id: str, found: Prepared, *, revision: int | None, rules_hash: str,
-        settings: Mapping[str, Any], now: Instant,
+        settings: Mapping[str, Any], now: datetime,
     ) -> None:  # fmt: skip
         """Store what PREPARED found; what is there already stays."""
-        facts = (rules_hash, json.dumps(settings), found.backing_edge_reset_count, now)
+        resets, at = found.backing_edge_reset_count, to_instant(now)
+        facts = (rules_hash, json.dumps(settings), resets, at)
         with self._tables.writing() as connection:
             if self._tables.execute(connection, _ADD_ORDER, job_id, *facts):
                 for each in found.batches:
