@@ -15,6 +15,7 @@ from bench import (
     claims,
     control_costs,
     crowd,
+    cutting,
     deliveries,
     drain,
     followers,
@@ -75,6 +76,7 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
     "idempotency": idempotency.idempotency_figures,
     "pdf": pdf.pdf_figures,
     "publishing": publishing.publishing_figures,
+    "cutting": cutting.cutting_figures,
     "modules": bare.modules_figure,
     "names": bare.names_figure,
 }

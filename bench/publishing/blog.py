@@ -6,13 +6,9 @@ before the receiver; workers call through them.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,8 +21,8 @@ from typing import Any, Final, Self
 import httpx
 
 import ulak
-from bench.measure import ROOT
 from bench.publishing.doors import Door, Receiver, forward_to
+from bench.zygote import Zygote
 from ulak.auth import SERVICE, Directory
 from ulak.service import attach
 from ulak.services.publishing import service, statuses
@@ -101,41 +97,6 @@ class Part:
     has_ended: bool = field(default=False)
 
 
-class Zygote:
-    """Forks parts: `bench.publishing.zygote` in a process of its own."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.publishing.zygote"],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        self._lock = threading.Lock()
-        assert self._hear() == "ready"
-
-    def fork(self, order: Mapping[str, Any]) -> int:
-        """Start a child; return its process id."""
-        return int(self._ask(order))
-
-    def reap(self, pid: int) -> int:
-        """Return the exit code of a child that has ended, negative when a signal ended it."""
-        return int(self._ask({"reap": pid}))
-
-    def close(self) -> None:
-        """Kill every child that is left."""
-        self._process.communicate()
-
-    def _ask(self, order: Mapping[str, Any]) -> str:
-        with self._lock:
-            assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps(order) + "\n")
-            self._process.stdin.flush()
-            return self._hear()
-
-    def _hear(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-
 class Blog:
     """The parts of publishing, an author and the author's subscribers. Where the queue is apart
     from the posts the relay is a process of its own, and not in the backend.
@@ -180,7 +141,7 @@ class Blog:
             for door in (self.to_backend, self.to_receiver):
                 door.open()
                 stack.callback(door.close)
-            self.zygote = Zygote()
+            self.zygote = Zygote("bench.publishing.zygote")
             stack.callback(self.zygote.close)
             stack.callback(self._kill_all)
             self._connect(stack)

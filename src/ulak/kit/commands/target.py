@@ -52,6 +52,9 @@ def user_name() -> str:
         return f"uid-{os.getuid()}"
 
 
+HostOption = Annotated[
+    str | None, typer.Option(help="Listen on this address; else ULAK_HOST or 127.0.0.1.")
+]
 ActorOption = Annotated[
     str, typer.Option(default_factory=user_name, show_default="you", help="Who acts.")
 ]
@@ -113,6 +116,15 @@ def load_service(name: str, app: str | None = None) -> tuple[Settings, Engine, A
     found = in_force(app, [name])
     engine = load(found)
     return found, engine, engine.kernel.attached[name][1]
+
+
+@contextmanager
+def opened_service(name: str, app: str | None = None) -> Iterator[Any]:
+    """Return, for the length of a block, what a service has attached to the engine that `--app` or
+    the settings name; the engine is open. Raises as `load`."""
+    _, engine, attached = load_service(name, app)
+    with engine:
+        yield attached
 
 
 def _named(found: Settings) -> Engine:
