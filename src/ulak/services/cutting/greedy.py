@@ -21,12 +21,15 @@ import resource
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Decimal
 from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from xml.etree import ElementTree as Xml
 from zipfile import BadZipFile
+
+from openpyxl import load_workbook
+from openpyxl.utils.exceptions import InvalidFileException
 
 OVERSIZE, UNUSABLE = 2, 3
 MOST_PIECES: Final = 100_000
@@ -40,6 +43,8 @@ _MEMORY: Final = 2 << 30
 _SHEET: Final = "ŞABLON"
 _DESCRIPTION: Final = re.compile(r"(?:GOVDE|ARKALIK)_(.*)_TRIM_(\d+\.\d\d)", re.DOTALL)
 
+Pair = tuple[int, int]  # along x, along y
+
 
 class Refused(Exception):
     """There can be no plan."""
@@ -50,9 +55,9 @@ class Oversize(Refused):
 
 
 class Pose(NamedTuple):
-    """An orientation that a part may have: its extents along x and y, as they are cut."""
+    """An orientation that a part may have, with its extents as they are cut."""
 
-    extents: tuple[int, int]
+    extents: Pair
     is_upright: bool
     """The length of the part lies along the height of the sheet."""
 
@@ -66,40 +71,42 @@ class Part(NamedTuple):
     poses: Sequence[Pose]
 
 
-Piece = tuple[Part, Pose, int, int]
-"""A part on a sheet; x and y begin at the lower left corner of what is usable of it."""
+Piece = tuple[Part, Pose, Pair]
+"""A part on a sheet, and its place from the lower left corner of what is usable of it."""
 
 
 class Plate(NamedTuple):
     """The sheets of one file."""
 
-    size: tuple[int, int]
-    corner: tuple[int, int]
+    size: Pair
+    corner: Pair
     """The trims at the left and at the bottom."""
-    usable: tuple[int, int]
+    usable: Pair
     kerf: int
 
 
 @dataclass(slots=True)
 class Room:
-    """What is filled in one direction: a sheet by strips, a strip by columns, a column by pieces.
-    u runs along the strips, v across them. All extents are greater by the kerf: it is lost behind
-    each piece, but for the last one, which has the kerf behind the edge of the sheet."""
+    """What is filled along one axis (0 is x, 1 is y): a sheet by strips, a strip by columns, a
+    column by pieces. All extents are greater by the kerf: it is lost behind each piece, but for the
+    last one, which has the kerf behind the edge of the sheet."""
 
     sheet: int
-    u: int
-    v: int
-    length: int
-    breadth: int
+    axis: int
+    corner: Pair
+    size: Pair
     used: int = 0
 
-    def take(self, extent: int) -> int:
-        """Take the next part of it, and return where that starts."""
-        self.used += extent
-        return self.used - extent
+    def cut(self, extents: Pair) -> Room:
+        """Return the next part of it, which is filled along the other axis."""
+        (x, y), (width, height), used = self.corner, self.size, self.used
+        self.used += extents[self.axis]
+        if self.axis == 0:
+            return Room(self.sheet, 1, (x + used, y), (extents[0], height))
+        return Room(self.sheet, 0, (x, y + used), (width, extents[1]))
 
 
-def pack(parts: Sequence[Part], usable: tuple[int, int], kerf: int) -> list[list[Piece]]:
+def pack(parts: Sequence[Part], usable: Pair, kerf: int) -> list[list[Piece]]:
     """Return the pieces of each sheet, in the best of eight ways: fewest sheets, then the largest
     rest of the last one. Raises `Refused`, which names parts that no sheet holds."""
     pieces = sum(part.quantity for part in parts)
@@ -107,7 +114,7 @@ def pack(parts: Sequence[Part], usable: tuple[int, int], kerf: int) -> list[list
         raise Refused(f"there are {pieces} pieces to cut; a file may have 1 to {MOST_PIECES}")
     if too_large := [part.id for part in parts if not part.poses]:
         raise Oversize(f"larger than a sheet: {', '.join(too_large)}")
-    ways = list(product((True, False), repeat=3))
+    ways = list(product((1, 0), (True, False), (True, False)))
     if len(parts) * min(pieces, _OPEN) > _LOOKS:
         del ways[1:]
     made = (_pack_one_way(parts, usable, kerf, *way) for way in ways)
@@ -115,60 +122,52 @@ def pack(parts: Sequence[Part], usable: tuple[int, int], kerf: int) -> list[list
 
 
 def _pack_one_way(
-    parts: Sequence[Part], usable: tuple[int, int], kerf: int,
-    is_upright: bool, high_strips: bool, by_area: bool,
+    parts: Sequence[Part], usable: Pair, kerf: int,
+    along: int, high_strips: bool, by_area: bool,
 ) -> tuple[int, list[list[Piece]]]:  # fmt: skip
     """Pack by first fit, the large parts first: each piece into the first column that has room,
-    else into a new column of the first strip, else a new strip of the first sheet. Return the area
-    that the last sheet has left, and the pieces of each sheet."""
-
-    def turn(x: int, y: int) -> tuple[int, int]:
-        """Return x and y as u and v, or u and v as x and y."""
-        return (y, x) if is_upright else (x, y)
-
-    def size(entry: tuple[Part, list[Pose]]) -> tuple[int, int]:
-        u, v = entry[1][0].extents
-        return (u * v if by_area else v, u)
-
-    along, across = turn(usable[0] + kerf, usable[1] + kerf)
-    sheets, strips, columns = list[Room](), list[Room](), list[Room]()
-    pieces: list[list[Piece]] = []
-    posed = []
+    else into a new column of the first strip, else a new strip of the first sheet. Strips run
+    along an axis. Return the area that the last sheet has left, and the pieces of each sheet."""
+    across, full = 1 - along, (usable[0] + kerf, usable[1] + kerf)
+    sized = []
     for part in parts:
-        poses = [Pose(turn(x + kerf, y + kerf), upright) for (x, y), upright in part.poses]
-        posed.append((part, sorted(poses, key=lambda p: p.extents[1], reverse=high_strips)))
-    for part, poses in sorted(posed, key=size, reverse=True):
+        poses = [Pose((x + kerf, y + kerf), is_upright) for (x, y), is_upright in part.poses]
+        poses.sort(key=lambda pose: pose.extents[across], reverse=high_strips)
+        first = poses[0].extents
+        size = first[0] * first[1] if by_area else first[across], first[along]
+        sized.append((size, part, poses))
+    columns, strips, sheets = list[Room](), list[Room](), list[Room]()
+    levels = columns, strips, sheets
+    pieces: list[list[Piece]] = []
+    for _, part, poses in sorted(sized, key=lambda entry: entry[0], reverse=True):
         # Where one piece has found no room, its equals need not look again.
-        sheet = strip = column = 0
+        places = [0, 0, 0]
         for _ in range(part.quantity):
-            column, pose = _find_room(columns, column, poses, 1)
-            if pose is None:
-                strip, pose = _find_room(strips, strip, poses, 0)
-                if pose is None:
-                    sheet, pose = _find_room(sheets, sheet, poses, 1)
-                    if pose is None:
-                        pose = poses[0]
-                        sheets.append(Room(sheet, 0, 0, across, along))
-                        pieces.append([])
-                    v = sheets[sheet].take(pose.extents[1])
-                    strips.append(Room(sheet, 0, v, along, pose.extents[1]))
-                of = strips[strip]
-                u = of.take(pose.extents[0])
-                columns.append(Room(of.sheet, u, of.v, of.breadth, pose.extents[0]))
-            room, (width, height) = columns[column], turn(*pose.extents)
-            x, y = turn(room.u, room.v + room.take(pose.extents[1]))
+            for level, rooms in enumerate(levels):
+                places[level], pose = _find_room(rooms, places[level], poses)
+                if pose is not None:
+                    break
+            else:
+                pose = poses[0]
+                sheets.append(Room(len(sheets), across, (0, 0), full))
+                pieces.append([])
+            room = rooms[places[level]]
+            for deeper in reversed(levels[:level]):
+                room = room.cut(pose.extents)
+                deeper.append(room)
+            width, height = pose.extents
             placed = Pose((width - kerf, height - kerf), pose.is_upright)
-            pieces[room.sheet].append((part, placed, x, y))
-    return (sheets[-1].length - sheets[-1].used) * sheets[-1].breadth, pieces
+            pieces[room.sheet].append((part, placed, room.cut(pose.extents).corner))
+    last = sheets[-1]
+    return (last.size[across] - last.used) * last.size[along], pieces
 
 
-def _find_room(
-    rooms: Sequence[Room], first: int, poses: Sequence[Pose], axis: int
-) -> tuple[int, Pose | None]:
-    """Return the place of the first room, from `first` on, that has room, and the pose for it;
-    rooms are filled along the axis u (0) or v (1)."""
+def _find_room(rooms: Sequence[Room], first: int, poses: Sequence[Pose]) -> tuple[int, Pose | None]:
+    """Return the place of the first room, from `first` on, that has room, and the pose for it."""
     for place in range(max(first, len(rooms) - _OPEN), len(rooms)):
-        rest, breadth = rooms[place].length - rooms[place].used, rooms[place].breadth
+        room = rooms[place]
+        axis, size = room.axis, room.size
+        rest, breadth = size[axis] - room.used, size[1 - axis]
         for pose in poses:
             if pose.extents[axis] <= rest and pose.extents[1 - axis] <= breadth:
                 return place, pose
@@ -178,89 +177,75 @@ def _find_room(
 def read_file(path: Path, settings: Mapping[str, Any]) -> tuple[str, list[Part], Plate]:
     """Return what a file is about: its material, its parts, and the sheets that it is cut from.
     Raises `Refused`, which names the row."""
-    from openpyxl import load_workbook
-    from openpyxl.utils.exceptions import InvalidFileException
-
     try:
         book = load_workbook(path, read_only=True, data_only=True)
         rows = [*book[_SHEET].iter_rows(min_row=3, max_col=12, values_only=True)]
         book.close()
     except (OSError, KeyError, ValueError, BadZipFile, InvalidFileException) as error:
         raise Refused(f"it is no workbook with a sheet {_SHEET}: {error}") from error
-    parts = []
+    found = []
     for number, row in enumerate(rows, start=3):
         if any(cell is not None for cell in row):
             try:
-                plate = _make_plate(str(row[5]), settings)
-                parts.append(_read_row([*row, *[None] * (12 - len(row))], plate, settings))
-            except (TypeError, ValueError, InvalidOperation) as error:
+                found.append(_read_row(row, settings))
+            except (TypeError, ValueError, ArithmeticError) as error:
                 raise Refused(f"row {number}: {error}: {row}") from error
-    if not parts:
+    if not found:
         raise Refused("there are no parts in it")
-    return str(rows[0][0]), parts, plate
+    return str(rows[0][0]), [part for part, _ in found], found[0][1]
 
 
-def _make_plate(description: str, settings: Mapping[str, Any]) -> Plate:
-    """Return the sheets from which a part is cut; its description has their trim."""
-    named = _DESCRIPTION.fullmatch(description)
+def _read_row(row: Sequence[Any], settings: Mapping[str, Any]) -> tuple[Part, Plate]:
+    """Return the part of a row, and the sheets that it is cut from: the trim of its description
+    is theirs."""
+    named = _DESCRIPTION.fullmatch(str(row[5]))
     if named is None:
         raise ValueError("P_IDESC is not of the form GOVDE_id_TRIM_10.00")
-    sides = settings["trimmed_sides"]
-    left, right, bottom, top = (
-        Decimal(named[2]) if side in sides else 0 for side in ("left", "right", "bottom", "top")
-    )
-    width, height = map(Decimal, settings["plate_mm"])
-    return Plate(
-        (_units(width), _units(height)), (_units(left), _units(bottom)),
-        (_units(width - left - right), _units(height - bottom - top)),
-        _units(Decimal(settings["kerf_mm"])),
-    )  # fmt: skip
-
-
-def _read_row(row: Sequence[Any], plate: Plate, settings: Mapping[str, Any]) -> Part:
-    """Return the part of a row."""
+    trim, sides = _units(Decimal(named[2])), settings["trimmed_sides"]
+    left, right, bottom, top = (trim * (s in sides) for s in ("left", "right", "bottom", "top"))
+    width, height = (_units(Decimal(side)) for side in settings["plate_mm"])
+    usable = width - left - right, height - bottom - top
+    plate = Plate((width, height), (left, bottom), usable, _units(Decimal(settings["kerf_mm"])))
     length, across = Decimal(str(row[1])), Decimal(str(row[2]))
     if settings["deduct_bands"]:
         # The upper and the lower band run along the length, and so make the width.
         milling = Decimal(settings["milling_mm"])
         bands = [Decimal(str(band)) - milling if band else 0 for band in row[6:10]]
         length, across = length - sum(bands[2:]), across - sum(bands[:2])
-    cut, quantity, grain = (_units(length), _units(across)), int(row[3]), int(row[4])
-    if min(*cut, quantity) <= 0:
+    x, y, quantity, grain = _units(length), _units(across), int(row[3]), int(row[4])
+    if min(x, y, quantity) <= 0:
         raise ValueError("nothing is left to cut")
-    poses = [Pose((cut[1], cut[0]), True), Pose(cut, False)]
+    poses = [Pose((y, x), True), Pose((x, y), False)]
     if grain in (1, 2):
         # The length of grain 1 is parallel to the axis that the rules name, of 2 to the other one.
         is_along_long = (grain == 1) == (settings["grain_axis"] == "long")
-        poses = poses[:1] if is_along_long == (plate.size[1] >= plate.size[0]) else poses[1:]
-    width, height = plate.usable
-    fitting = [pose for pose in poses if pose.extents[0] <= width and pose.extents[1] <= height]
-    return Part(_DESCRIPTION.sub(r"\1", row[5]), row[5], quantity, fitting)
+        poses = poses[:1] if is_along_long == (height >= width) else poses[1:]
+    fitting = [p for p in poses if p.extents[0] <= usable[0] and p.extents[1] <= usable[1]]
+    return Part(named[1], named[0], quantity, fitting), plate
 
 
-def _units(millimetres: Decimal | int) -> int:
-    return int((millimetres * Decimal(100)).to_integral_value(ROUND_HALF_UP))
+def _units(millimetres: Decimal) -> int:
+    return int((millimetres * 100).to_integral_value(ROUND_HALF_UP))
 
 
 def make_plan(sheets: Sequence[Sequence[Piece]], plate: Plate, material: str) -> bytes:
     """Return the plan as XML; docs/services/cutting.md describes it."""
-    patterns: dict[tuple[tuple[int, ...], ...], int] = {}
     root = Xml.Element("Plan", version="1", material=material)
     solution = Xml.SubElement(root, "Solution", name="E", algo="greedy", best="1")
-    drops = boards = len(sheets) * plate.size[0] * plate.size[1]
+    patterns: dict[tuple[tuple[Pair, Pair], ...], int] = {}
+    (width, height), (left, bottom) = plate.size, plate.corner
+    drops = boards = len(sheets) * width * height
     for number, sheet in enumerate(sheets, start=1):
-        cut = tuple(sorted((*pose.extents, x, y) for _, pose, x, y in sheet))
-        drops -= sum(width * height for width, height, *_ in cut)
+        cut = tuple(sorted((pose.extents, place) for _, pose, place in sheet))
+        drops -= sum(x * y for (x, y), _ in cut)
         pattern = str(patterns.setdefault(cut, len(patterns) + 1))
-        element = Xml.SubElement(
-            root, "Sheet", number=str(number), pattern=pattern, width=_mm(plate.size[0]),
-            height=_mm(plate.size[1]),
-        )  # fmt: skip
-        for part, pose, x, y in sheet:
+        facts = {"number": str(number), "pattern": pattern}
+        element = Xml.SubElement(root, "Sheet", facts, width=_mm(width), height=_mm(height))
+        for part, pose, (x, y) in sheet:
             Xml.SubElement(
-                element, "Part", id=part.id, description=part.description,
-                x=_mm(plate.corner[0] + x), y=_mm(plate.corner[1] + y), width=_mm(pose.extents[0]),
-                height=_mm(pose.extents[1]), length_along="height" if pose.is_upright else "width",
+                element, "Part", id=part.id, description=part.description, x=_mm(left + x),
+                y=_mm(bottom + y), width=_mm(pose.extents[0]), height=_mm(pose.extents[1]),
+                length_along="height" if pose.is_upright else "width",
             )  # fmt: skip
     solution.attrib.update(
         boards=str(len(sheets)), mqBoards=_m2(boards), mqDrops=_m2(drops),
