@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Final
 
-__all__ = ["exact", "must_be_writable", "number_text"]
+__all__ = ["exact", "must_be_writable", "number_text", "read_number"]
 
 # What XML 1.0 has no place for, which workbooks are made of; PostgreSQL has none for NUL.
 _UNWRITABLE: Final = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
@@ -34,3 +34,13 @@ def number_text(value: float | Decimal) -> str:
     """Return the canonical decimal text of a number: `18` of 18.0, never with an exponent."""
     text = f"{value if isinstance(value, Decimal) else exact(value):f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def read_number(value: object) -> Decimal | None:
+    """Return the number that a cell or a text of another program is, also one with a decimal comma.
+    None: it is no number, or has ten digits before the point."""
+    try:
+        number = Decimal(str(value).strip().replace(",", "."))
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() and -(10**9) < number < 10**9 else None

@@ -1,17 +1,25 @@
-"""Workbooks (.xlsx) of other people, opened within bounds; and ours, where a repeat is the same."""
+"""Workbooks (.xlsx) of other people, opened within bounds; and ours, where a repeat is the same and
+no text becomes a formula."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from decimal import Decimal
 from io import BytesIO
 from typing import Final
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
 from openpyxl import Workbook, load_workbook
+from openpyxl.worksheet.worksheet import Worksheet
 from openpyxl.writer.excel import ExcelWriter
 
-__all__ = ["UnreadableWorkbook", "open_workbook", "read_rows", "save_workbook"]
+from ulak.kit.texts import number_text
+
+__all__ = [
+    "UnreadableWorkbook", "cell_text", "open_workbook", "read_rows", "replace_rows",
+    "save_workbook",
+]  # fmt: skip
 
 # Of a workbook when it is unpacked. A guess: ten times what people send.
 LARGEST: Final = 10_000_000
@@ -19,6 +27,8 @@ _MOST_MEMBERS: Final = 1000
 # 5,000 rows of 12 cells take 2.5 s. What is beyond the last is a slip, or no good will.
 _MOST_ROWS, _LAST_ROW = 5000, 100_000
 _ANY_DAY: Final = datetime(2026, 1, 1)  # noqa: DTZ001 - openpyxl takes times without a zone
+# What spreadsheet programs take for a formula when a person edits the cell.
+_FORMULA: Final = ("=", "+", "-", "@")
 
 
 class UnreadableWorkbook(Exception):
@@ -56,6 +66,42 @@ def read_rows(data: bytes, columns: int) -> list[tuple[int, tuple[object, ...]]]
     except Exception as error:  # openpyxl's faults are of any class
         raise UnreadableWorkbook(f"it is damaged ({_first_cause(error)})") from error
     return found
+
+
+def cell_text(value: object) -> str:
+    """Return a cell as people write it: a whole number without a point, of an empty cell ''."""
+    if value is None:
+        return ""
+    return number_text(value) if type(value) is float else str(value).strip()
+
+
+def replace_rows(
+    sheet: Worksheet, rows: Iterable[Sequence[Decimal | int | str | None]], *, first: int,
+    columns: int,
+) -> None:  # fmt: skip
+    """Write rows from the row `first` on, in the place of everything that is there.
+
+    A text is never a formula, an error or a number. None and '' make no cell. Raises `ValueError`:
+    a row has another number of values than `columns`.
+    """
+    for area in list(sheet.merged_cells.ranges):
+        if area.max_row >= first:
+            sheet.unmerge_cells(area.coord)
+    for place in [place for place in sheet._cells if place[0] >= first]:
+        del sheet._cells[place]  # `delete_rows` would ask for each cell of the largest rectangle
+    for number, row in enumerate(rows, first):
+        for column, value in zip(range(1, columns + 1), row, strict=True):
+            if value in (None, ""):
+                continue
+            cell = sheet.cell(number, column)
+            if isinstance(value, Decimal):
+                cell.value = int(value) if value == value.to_integral_value() else float(value)
+            else:
+                cell.value = value
+            if isinstance(value, str):
+                cell.data_type = "s"  # also of what openpyxl takes for a formula or an error
+                if value.startswith(_FORMULA):
+                    cell.quotePrefix = True  # it stays a text when a person edits it
 
 
 def save_workbook(workbook: Workbook) -> bytes:

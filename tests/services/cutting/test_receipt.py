@@ -3,7 +3,7 @@
 import pytest
 
 from tests.services.cutting.orders import RULES, make_back, make_batches, make_part, make_rules
-from ulak.services.cutting.receipt import make_receipt
+from ulak.services.cutting.transform import make_receipt
 
 BANDED = make_part(edge_up="1mm", edge_lo="1mm", edge_sx="040", quantity=3)
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZIP_LZMA, ZipFile
@@ -9,7 +10,14 @@ from zipfile import ZIP_DEFLATED, ZIP_LZMA, ZipFile
 import openpyxl
 import pytest
 
-from ulak.kit.workbooks import UnreadableWorkbook, open_workbook, read_rows, save_workbook
+from ulak.kit.workbooks import (
+    UnreadableWorkbook,
+    cell_text,
+    open_workbook,
+    read_rows,
+    replace_rows,
+    save_workbook,
+)
 from ulak.kit.xml import BadXml, read_xml
 
 MADE = (
@@ -44,6 +52,32 @@ def test_rows_that_are_not_empty_are_read_with_their_numbers() -> None:
     for row in (["a", 1], [], [None, "b", "beyond"], [None, None, "beyond"]):
         made.worksheets[0].append(row)
     assert read_rows(save_workbook(made), 2) == [(1, ("a", 1)), (3, (None, "b"))]
+
+
+def test_a_cell_has_the_text_that_people_write() -> None:
+    values = (None, "", " a ", 7, 7.0, 7.25, 1e20, True)
+    texts = ["", "", "a", "7", "7", "7.25", "100000000000000000000", "True"]
+    assert [cell_text(value) for value in values] == texts
+
+
+def test_rows_take_the_place_of_those_that_are_there_and_their_texts_stay_texts() -> None:
+    made = openpyxl.Workbook()
+    sheet = made.worksheets[0]
+    for _ in range(4):
+        sheet.append(["old", "old", "old"])
+    sheet.merge_cells("A3:C4")
+    texts = ("=1+1", "+1", "-1", "@a", "#N/A", "1e5", "TRUE")
+    replace_rows(sheet, [(text, Decimal("2.50"), None) for text in texts], first=2, columns=3)
+    found = open_workbook(save_workbook(made)).worksheets[0]
+    rows = [[(cell.value, cell.data_type) for cell in row] for row in found.iter_rows(max_col=3)]
+    assert rows == [
+        [("old", "s")] * 3, *([(text, "s"), (2.5, "n"), (None, "n")] for text in texts)
+    ]  # fmt: skip
+    quoted = [found.cell(row, 1).quotePrefix for row in range(2, 9)]
+    assert list(map(bool, quoted)) == [True] * 4 + [False] * 3
+    for row in (("a",), ("a", 1, 2, 3)):
+        with pytest.raises(ValueError, match="argument 2"):
+            replace_rows(sheet, [row], first=2, columns=3)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from ulak.kit.texts import exact, must_be_writable, number_text
+from ulak.kit.texts import exact, must_be_writable, number_text, read_number
 
 
 def test_a_text_of_any_language_is_writable() -> None:
@@ -34,3 +34,15 @@ def test_a_number_is_exactly_what_was_written() -> None:
 )  # fmt: skip
 def test_a_number_has_one_text(value: float | Decimal, text: str) -> None:
     assert number_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (7, 7), (0.5, Decimal("0.5")), (" 1,5 ", Decimal("1.5")), ("-3", -3), ("1e3", 1000),
+        (None, None), ("", None), ("many", None), (True, None), ("NaN", None), ("inf", None),
+        (10**9, None), ("-1e9", None), ("1e999", None), ("1e999999999", None),
+    ],
+)  # fmt: skip
+def test_a_number_of_others_is_read_or_is_none(value: object, number: Decimal | None) -> None:
+    assert read_number(value) == number

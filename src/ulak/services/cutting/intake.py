@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, Final
 
-from ulak.kit.texts import number_text
-from ulak.kit.workbooks import UnreadableWorkbook, read_rows
+from ulak.kit.texts import read_number
+from ulak.kit.workbooks import UnreadableWorkbook, cell_text, read_rows
 from ulak.services.cutting.codes import InvalidInput
 from ulak.services.cutting.order import EDGES
 
@@ -35,7 +35,7 @@ def read_order_sheet(
         rows = read_rows(data, 12)
     except UnreadableWorkbook as error:
         raise InvalidInput(f"body: {error}") from error
-    start = next((n for n, row in rows if None not in map(_number, row[1:4])), 0)
+    start = next((n for n, row in rows if None not in map(read_number, row[1:4])), 0)
     if not start:
         raise InvalidInput("body: no row has numbers in B, C and D (length, width, quantity)")
     head = {n: row for n, row in rows if n <= _HEAD_ROWS}
@@ -52,14 +52,15 @@ def read_order_sheet(
     }  # fmt: skip
     parts = []
     for n, row in rows:
+        sizes = row[1:4]
         # A title or a sum between the parts has nothing where a part has its length and width.
-        is_part = n >= start and any(map(_text, (*row[1:3], *row[4:11])))
+        is_part = n >= start and any(map(cell_text, (*row[1:3], *row[4:11])))
         # Above the parts stands the head; but a part with a slip in it must not pass for that.
-        is_slip = list(map(_number, row[1:4])).count(None) == 1 and all(map(_text, row[1:4]))
+        is_slip = [*map(read_number, sizes)].count(None) == 1 and all(map(cell_text, sizes))
         if is_part or (n < start and is_slip):
-            cells = dict(zip("BCDE", (*row[1:4], row[4] if _text(row[4]) else 0), strict=True))
-            wrong = [letter for letter, cell in cells.items() if _number(cell) is None]
-            problems += [f"{each}{n}: {_text(cells[each])[:40]!r} is no number" for each in wrong]
+            cells = zip("BCDE", (*sizes, cell_text(row[4]) or 0), strict=True)
+            wrong = [(at, cell_text(cell)) for at, cell in cells if read_number(cell) is None]
+            problems += [f"{at}{n}: {text[:40]!r} is no number" for at, text in wrong]
             parts.append(shared | _read_part(n, row, band))
     if problems:
         raise InvalidInput("; ".join(problems))
@@ -67,11 +68,11 @@ def read_order_sheet(
 
 
 def _read_part(n: int, row: Cells, band: str) -> dict[str, Any]:
-    length, width, quantity, grain = (_number(cell) or Decimal(0) for cell in row[1:5])
+    length, width, quantity, grain = (read_number(cell) or Decimal(0) for cell in row[1:5])
     sizes = {"length_cm": length / 10, "width_cm": width / 10, "quantity": quantity, "grain": grain}
     bands = {edge: band for edge, cell in zip(EDGES, row[5:9], strict=True) if _is_set(cell)}
-    holes = "+".join(filter(None, map(_text, row[9:11])))
-    texts = {"iidesc": _text(row[0]), "delik_kodu": holes, "desc1": _text(row[11])}
+    holes = "+".join(filter(None, map(cell_text, row[9:11])))
+    texts = {"iidesc": cell_text(row[0]), "delik_kodu": holes, "desc1": cell_text(row[11])}
     said = bands | {key: text for key, text in texts.items() if text}
     return {"id": str(n)} | {key: float(size) for key, size in sizes.items()} | said
 
@@ -79,25 +80,25 @@ def _read_part(n: int, row: Cells, band: str) -> dict[str, Any]:
 def _find_thickness(head: Mapping[int, Cells], start: int) -> Decimal | None:
     """Return what stands above the parts, with MM before a bare number, or else in their rows."""
     above = [row for n, row in head.items() if n < start]
-    bare = (number for row in above if (number := _number(row[0])) and 1 <= number <= 60)
+    bare = (number for row in above if (number := read_number(row[0])) and 1 <= number <= 60)
     found = _search(_THICKNESS, above)
     if found is None and (number := next(bare, None)):
         return number
     found = found or _search(_THICKNESS, head.values())
-    return _number(found[1]) if found else None
+    return read_number(found[1]) if found else None
 
 
 def _find_color(head: Mapping[int, Cells]) -> str:
     """Return what stands behind the word, or in the next cell that is not empty."""
     for row in head.values():
         for place, cell in enumerate(row, 1):
-            if found := _COLOR.search(_text(cell)):
-                return next(filter(None, map(_text, (found[1], *row[place:]))), "")
+            if found := _COLOR.search(cell_text(cell)):
+                return next(filter(None, map(cell_text, (found[1], *row[place:]))), "")
     return ""
 
 
 def _read_plate(found: re.Match[str]) -> dict[str, float]:
-    width, height = (_number(side) or Decimal(0) for side in found.groups())
+    width, height = (read_number(side) or Decimal(0) for side in found.groups())
     in_mm = [float(side * 10 if side < 1000 else side) for side in (width, height)]
     return {"width_mm": in_mm[0], "height_mm": in_mm[1]}
 
@@ -107,20 +108,5 @@ def _search(pattern: re.Pattern[str], rows: Iterable[Cells]) -> re.Match[str] | 
     return next(filter(None, map(pattern.search, texts)), None)
 
 
-def _number(cell: object) -> Decimal | None:
-    if isinstance(cell, bool) or not isinstance(cell, int | float | str):
-        return None
-    try:
-        number = Decimal(str(cell).strip().replace(",", "."))
-    except InvalidOperation:
-        return None
-    return number if number.is_finite() and abs(number) < 10**9 else None
-
-
-def _text(cell: object) -> str:
-    """Return a cell as people write it: a whole number without a point."""
-    return "" if cell is None else number_text(cell) if type(cell) is float else str(cell).strip()
-
-
 def _is_set(cell: object) -> bool:
-    return _text(cell).translate(_LETTERS).lower() not in _NOT_SET
+    return cell_text(cell).translate(_LETTERS).lower() not in _NOT_SET

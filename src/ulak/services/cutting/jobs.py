@@ -15,10 +15,9 @@ from ulak.kit.files import open_file, write_atomically
 from ulak.services.cutting import FLOW
 from ulak.services.cutting.chores import set_slots
 from ulak.services.cutting.codes import ConfigUnavailable, JobNotFound, Refused
-from ulak.services.cutting.receipt import make_receipt
 from ulak.services.cutting.records import Records, StoredBatch
 from ulak.services.cutting.rules import Config
-from ulak.services.cutting.transform import propose_merges
+from ulak.services.cutting.transform import make_receipt, propose_merges
 from ulak.tables import Tables
 
 Document = dict[str, Any]

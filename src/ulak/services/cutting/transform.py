@@ -1,21 +1,21 @@
-"""From an order to batches: what the optimiser cuts, in exact millimetres."""
+"""From an order to batches: what the optimiser cuts, in exact millimetres, and what it costs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_CEILING, ROUND_HALF_UP, Decimal
 from typing import Any, Final
 
 import msgspec
 
 from ulak.kit import canonical_json
-from ulak.kit.texts import exact, number_text
+from ulak.kit.texts import exact, number_text, read_number
 from ulak.services.cutting.codes import HoldCode
 from ulak.services.cutting.customers import normalise_phone
 from ulak.services.cutting.order import EDGES, NO_BAND
 from ulak.services.cutting.rules import Rules
-from ulak.services.cutting.workbook import make_marks
+from ulak.services.cutting.workbook import Key, make_marks
 
 BACK_PANEL: Final = "ARKALIK"
 BACK_PANEL_TRIM: Final = Decimal(5)
@@ -107,7 +107,7 @@ def import_note(batch: Batch) -> str:
 
 def to_mm(centimetres: float, rules: Rules) -> Decimal:
     """Return centimetres as millimetres with two decimals, half up."""
-    return (exact(centimetres) * exact(rules.cm_to_mm_multiplier)).quantize(_CENT, ROUND_HALF_UP)
+    return _rounded(exact(centimetres) * exact(rules.cm_to_mm_multiplier))
 
 
 def prepare(
@@ -124,28 +124,24 @@ def prepare(
     if not customer_known(phone):
         text = f"no customer has the number {phone!r}; add the customer, then approve"
         raise HoldCode("E_CRM_NO_MATCH", text, {"phone_normalized": phone})
-    size: Mapping[str, float] | None = payload.get("plate_size")
-    if size is None and rules.default_plate_size is not None:
-        size = rules.default_plate_size.model_dump()
-    if size is None:
+    default = rules.default_plate_size
+    size = payload.get("plate_size") or (default and default.model_dump())
+    if not size:
         text = "order and rules name no plate size; add defaultPlateSize to the rules, then approve"
         raise HoldCode("E_PLATE_SIZE_MISSING", text)
     check_template()
 
     plate = exact(size["width_mm"]), exact(size["height_mm"])
-    rows: dict[tuple[str, str, str, str], list[Row]] = {}
-    trims: dict[tuple[str, str, str, str], Decimal] = {}
+    found: dict[Key, tuple[Decimal, list[Row]]] = {}
     for part in (part for part in payload["parts"] if part["quantity"] > 0):
         thickness = number_text(part["thickness_mm"])
         key = (part["part_type"], part["color"], thickness, part["material_code"])
-        trims[key] = _find_trim(part, thickness, rules)
-        rows.setdefault(key, []).append(_make_row(part, trims[key], rules))
-    if not rows:
+        trim = _find_trim(part, thickness, rules)
+        found.setdefault(key, (trim, []))[1].append(_make_row(part, trim, rules))
+    if not found:
         raise HoldCode("E_NO_PARTS", "no part of the order is left to cut; cancel it")
-    lost = [
-        row.part_id for key in rows for row in rows[key] if not _fits(row, plate, trims[key], rules)
-    ]
-    if lost:
+    every = ((row, trim) for trim, rows in found.values() for row in rows)
+    if lost := [row.part_id for row, trim in every if not _fits(row, plate, trim, rules)]:
         named = ", ".join(lost[:10]) + (f" and {len(lost) - 10} more" if lost[10:] else "")
         raise HoldCode(
             "E_PART_OVERSIZE",
@@ -154,13 +150,14 @@ def prepare(
             {"part_ids": lost[:_MOST_NAMED], "parts": len(lost)},
         )
     customer = payload.get("customer_snapshot_name", "")
-    batches = (
-        Batch(n, mark, *key, trims[key], *plate, customer, tuple(rows[key]))
-        for n, (mark, key) in enumerate(zip(make_marks(list(rows)), rows, strict=True))
+    marked = zip(make_marks(list(found)), found.items(), strict=True)
+    batches = tuple(
+        Batch(n, mark, *key, trim, *plate, customer, tuple(rows))
+        for n, (mark, (key, (trim, rows))) in enumerate(marked)
     )
     backs = [part for part in payload["parts"] if part["part_type"] == BACK_PANEL]
     resets = [part for part in backs if any(part.get(edge) not in _NO_BANDS for edge in EDGES)]
-    return Prepared(tuple(batches), len(resets))
+    return Prepared(batches, len(resets))
 
 
 def propose_merges(batch: Batch) -> list[dict[str, Any]]:
@@ -180,6 +177,32 @@ def propose_merges(batch: Batch) -> list[dict[str, Any]]:
         for (length, width, grain), rows in alike.items()
         if len(rows) > 1
     ]  # fmt: skip
+
+
+def make_receipt(
+    batches: Iterable[Batch], solutions: Iterable[Mapping[str, Any] | None], rules: Rules
+) -> dict[str, Any]:
+    """Return the receipt of an order whose plans are there, JSON-ready.
+
+    Each batch is cut from sheets of its own: the number of them that its solution names, else the
+    area of its boards by that of its plate, and at least one.
+    """
+    sheets, metres, prices = 0, Decimal(), rules.prices
+    for batch, solution in zip(batches, solutions, strict=True):
+        sheets += _count_sheets(batch, solution or {})
+        for row in batch.rows:
+            up, lo, sx, dx = map(bool, row.bands)
+            banded = row.length_mm * (up + lo) + row.width_mm * (sx + dx)
+            metres += row.quantity * banded / 1000
+    of_sheets = _rounded(sheets * exact(prices.per_sheet))
+    of_band = _rounded(metres * exact(prices.per_metre))
+    net = of_sheets + of_band
+    vat = _rounded(net * exact(prices.vat_percent) / 100)
+    return {
+        "sheets": sheets, "band_metres": float(metres), "sheet_price": float(of_sheets),
+        "band_price": float(of_band), "net": float(net), "vat_percent": prices.vat_percent,
+        "vat": float(vat), "total": float(net + vat),
+    }  # fmt: skip
 
 
 def _make_row(part: Mapping[str, Any], trim: Decimal, rules: Rules) -> Row:
@@ -212,13 +235,15 @@ def _find_trim(part: Mapping[str, Any], thickness: str, rules: Rules) -> Decimal
 def _find_bands(part: Mapping[str, Any], rules: Rules) -> list[Decimal | None]:
     if part["part_type"] == BACK_PANEL:
         return [None] * len(EDGES)
-    known = rules.edge_mapping
+    bands: list[Decimal | None] = []
     for edge in EDGES:
-        if (name := part.get(edge)) not in known and name not in _NO_BANDS:
+        name = part.get(edge) or NO_BAND
+        if name not in rules.edge_mapping and name != NO_BAND:
             why = f"{edge}: edgeMapping has no band {name!r}"
             raise _hold("E_EDGE_MAPPING_UNKNOWN", part, why)
-    bands = [known.get(part.get(edge) or NO_BAND) for edge in EDGES]
-    return [exact(band) if band else None for band in bands]
+        band = rules.edge_mapping.get(name)
+        bands.append(exact(band) if band else None)
+    return bands
 
 
 def _fits(row: Row, plate: tuple[Decimal, Decimal], trim: Decimal, rules: Rules) -> bool:
@@ -241,3 +266,15 @@ def _fits(row: Row, plate: tuple[Decimal, Decimal], trim: Decimal, rules: Rules)
 def _hold(code: str, part: Mapping[str, Any], why: str) -> HoldCode:
     text = f"part {part['id']}: {why}; add it to the rules, then approve"
     return HoldCode(code, text, {"part_ids": [part["id"]]})
+
+
+def _count_sheets(batch: Batch, solution: Mapping[str, Any]) -> int:
+    boards, square_metres = (read_number(solution.get(name)) for name in ("boards", "mqBoards"))
+    if boards is None:
+        area = batch.plate_width_mm * batch.plate_height_mm
+        boards = (square_metres or 0) * 1_000_000 / area
+    return max(1, int(boards.to_integral_value(ROUND_CEILING)))
+
+
+def _rounded(amount: Decimal) -> Decimal:
+    return amount.quantize(_CENT, ROUND_HALF_UP)

@@ -8,11 +8,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from openpyxl import Workbook
 from openpyxl.styles import Font
@@ -20,7 +19,7 @@ from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.worksheet import Worksheet
 
 from ulak.kit.files import open_file, sha256_of, write_atomically
-from ulak.kit.workbooks import UnreadableWorkbook, open_workbook, save_workbook
+from ulak.kit.workbooks import UnreadableWorkbook, open_workbook, replace_rows, save_workbook
 from ulak.services.cutting.codes import HoldCode
 
 SHEET: Final = "ŞABLON"
@@ -39,15 +38,13 @@ _HEADINGS: Final = (
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 # Characters of a colour, and of the rest, in the name of a file that may have 255.
 _LONGEST_COLOR, _LONGEST_WORD = 60, 20
-_FORMULA: Final = ("=", "+", "-", "@")
 
 Cell = Decimal | int | str | None
 Key = tuple[str, str, str, str]
 """What the parts of a batch share: part type, colour, thickness as text, material code."""
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(NamedTuple):
     """An import file as it lies in the folder."""
 
     sha256: str
@@ -102,13 +99,9 @@ def import_name(job_id: str, mark: str, revision: int | None = None) -> str:
 
 
 def write_import(
-    template: Path,
-    rows: Iterable[Sequence[Cell]],
-    target: Path,
-    *,
-    note: str = "",
+    template: Path, rows: Iterable[Sequence[Cell]], target: Path, *, note: str = "",
     recorded: str = "",
-) -> Written:
+) -> Written:  # fmt: skip
     """Write an import file, and return its SHA-256 and time; rows have the 12 values of `TAGS`.
 
     The same rows make the same bytes. A file that is there with these, or with the SHA-256 that
@@ -119,7 +112,10 @@ def write_import(
     with suppress(FileNotFoundError):
         digest = sha256_of(target)
     if not digest or digest != recorded:
-        data = _fill(template, rows, note)
+        workbook, sheet = _open_template(template)
+        replace_rows(sheet, rows, first=FIRST_DATA_ROW, columns=len(TAGS))
+        workbook.properties.description = note or None
+        data = save_workbook(workbook)
         if digest != sha256(data).hexdigest():
             digest = write_atomically(target, data)
     return Written(digest, os.stat(target).st_mtime_ns)
@@ -144,8 +140,8 @@ def _open_template(path: Path) -> tuple[Workbook, Worksheet]:
         tags.pop()
     wrong = [
         f"{get_column_letter(column)}1 is {found!r} instead of {tag!r}"
-        for column, (found, tag) in enumerate(zip([*tags, *TAGS], TAGS, strict=False), 1)
-        if column <= len(tags) and found != tag
+        for column, (found, tag) in enumerate(zip(tags, TAGS, strict=False), 1)
+        if found != tag
     ]
     if len(tags) != len(TAGS):
         wrong.append(f"row 1 has {len(tags)} tags instead of {len(TAGS)}")
@@ -156,33 +152,6 @@ def _open_template(path: Path) -> tuple[Workbook, Worksheet]:
 
 def _invalid(path: Path, why: str) -> HoldCode:
     return HoldCode("E_TEMPLATE_INVALID", f"the template {path}: {why}")
-
-
-def _fill(template: Path, rows: Iterable[Sequence[Cell]], note: str) -> bytes:
-    workbook, sheet = _open_template(template)
-    for area in list(sheet.merged_cells.ranges):
-        if area.max_row >= FIRST_DATA_ROW:
-            sheet.unmerge_cells(area.coord)
-    for place in [place for place in sheet._cells if place[0] >= FIRST_DATA_ROW]:
-        del sheet._cells[place]  # `delete_rows` would ask for each cell of the largest rectangle
-    for number, row in enumerate(rows, FIRST_DATA_ROW):
-        for column, value in zip(range(1, len(TAGS) + 1), row, strict=True):
-            if value is not None and value != "":
-                _set(sheet, number, column, value)
-    workbook.properties.description = note or None
-    return save_workbook(workbook)
-
-
-def _set(sheet: Worksheet, row: int, column: int, value: Decimal | int | str) -> None:
-    cell = sheet.cell(row, column)
-    if isinstance(value, Decimal):
-        cell.value = int(value) if value == value.to_integral_value() else float(value)
-    else:
-        cell.value = value
-    if isinstance(value, str):
-        cell.data_type = "s"  # also of what openpyxl takes for a formula or an error
-        if value.startswith(_FORMULA):
-            cell.quotePrefix = True  # so that it stays a text when a person edits it
 
 
 def _word(text: str, longest: int = _LONGEST_WORD) -> str:
