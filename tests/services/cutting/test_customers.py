@@ -8,7 +8,7 @@ import pytest
 import ulak
 from ulak.services.cutting import SCHEMA
 from ulak.services.cutting.codes import InvalidInput, Refused
-from ulak.services.cutting.customers import Customers, normalise_phone
+from ulak.services.cutting.order import Customers, normalise_phone
 from ulak.tables import Tables
 
 

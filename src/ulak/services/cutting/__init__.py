@@ -21,9 +21,9 @@ from ulak.settings import Settings, read_variables
 from ulak.tables import JobView, Schema, Tables, TrailView
 
 if TYPE_CHECKING:
-    from ulak.services.cutting.customers import Customers
     from ulak.services.cutting.delivery import Deliveries
     from ulak.services.cutting.jobs import Jobs
+    from ulak.services.cutting.order import Customers
     from ulak.services.cutting.panel import Breaker
     from ulak.services.cutting.rules import Config
 
@@ -58,10 +58,10 @@ def attach(engine: Engine, platform: Settings) -> Cutting:
     absent, the store is not opened. Raises `BadInput`: a file or a setting cannot be used, and
     which key is why; `NotSupported`: the extra is not installed, or the store is no database."""
     _check_extra()
-    from ulak.services.cutting.customers import Customers
     from ulak.services.cutting.delivery import Deliveries
     from ulak.services.cutting.flow import Stages
     from ulak.services.cutting.jobs import Jobs
+    from ulak.services.cutting.order import Customers
     from ulak.services.cutting.panel import Breaker
     from ulak.services.cutting.records import Records
     from ulak.services.cutting.rules import Config

@@ -25,10 +25,9 @@ from ulak.kit.files import read_clock
 from ulak.services.cutting import FLOW
 from ulak.services.cutting.chores import LOOK_S, QUEUE, TRIGGER, Chores, patience
 from ulak.services.cutting.codes import ConfigUnavailable, CuttingError, HoldCode, PermanentError
-from ulak.services.cutting.customers import Customers
 from ulak.services.cutting.delivery import PlanFile
 from ulak.services.cutting.modes import make_settings, run_mode
-from ulak.services.cutting.order import LARGEST_ORDER, parse_order, payload_hash
+from ulak.services.cutting.order import LARGEST_ORDER, Customers, parse_order, payload_hash
 from ulak.services.cutting.plans import Plan, collect_plans, find_plans, read_plan
 from ulak.services.cutting.rules import DEFAULT_RULES, Config, Rules
 from ulak.services.cutting.transform import import_note

@@ -18,9 +18,8 @@ from ulak.kit.clock import now, rfc3339, to_datetime
 from ulak.kit.texts import must_be_writable
 from ulak.service import Service
 from ulak.services.cutting.codes import InvalidInput
-from ulak.services.cutting.customers import Customer
 from ulak.services.cutting.intake import read_order_sheet
-from ulak.services.cutting.order import LARGEST_ORDER, Order, parse_order
+from ulak.services.cutting.order import LARGEST_ORDER, Customer, Order, parse_order
 from ulak.services.cutting.page import STATES, make_page
 from ulak.services.cutting.panel import panel
 from ulak.services.cutting.rules import Paths, Rules

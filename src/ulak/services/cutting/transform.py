@@ -12,8 +12,7 @@ import msgspec
 from ulak.kit import canonical_json
 from ulak.kit.texts import exact, number_text, read_number
 from ulak.services.cutting.codes import HoldCode
-from ulak.services.cutting.customers import normalise_phone
-from ulak.services.cutting.order import EDGES, NO_BAND
+from ulak.services.cutting.order import EDGES, NO_BAND, normalise_phone
 from ulak.services.cutting.rules import Rules
 from ulak.services.cutting.workbook import Key, make_marks
 
