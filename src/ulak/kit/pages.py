@@ -11,18 +11,18 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from html import escape
 from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 
-from ulak.errors import Unauthenticated
+from ulak.errors import ServiceError, Unauthenticated
 from ulak.web.pages import page, respond
 from ulak.web.slash_route import SlashRoute
 
 __all__ = [
-    "Html", "PageRoute", "form", "link", "read_form", "respond_page", "see_other", "table",
-    "to_html",
+    "Html", "PageRoute", "form", "link", "local_path", "read_form", "respond_page", "see_other",
+    "table", "to_html",
 ]  # fmt: skip
 
 STYLE: Final = """
@@ -56,6 +56,11 @@ def to_html(value: object) -> Html:
     if isinstance(value, list | tuple):
         return Html("".join(map(to_html, value)))
     return Html("" if value is None else escape(str(value)))
+
+
+def local_path(request: Request, path: str) -> str:
+    """Return a path of the application as a browser has to ask for it: below the root path."""
+    return f"{request.scope.get('root_path', '')}{path}"
 
 
 def link(where: str, text: object) -> Html:
@@ -108,7 +113,8 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 class PageRoute(SlashRoute):
-    """A route of a page: a caller who has not logged in gets a page that says where to."""
+    """A route of a page. A caller who has not logged in gets a page that says where to; a form that
+    is refused by a `ServiceError` gets one that says why, and leads back."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return what serves a request once the route has matched."""
@@ -118,7 +124,14 @@ class PageRoute(SlashRoute):
             try:
                 return await serve(request)
             except Unauthenticated as error:
-                home = link(f"{request.scope.get('root_path', '')}/", "How to log in")
+                home = link(local_path(request, "/"), "How to log in")
                 return respond_page("Log in", home, said=str(error), status=401)
+            except ServiceError as error:
+                if request.method != "POST":
+                    raise
+                # On this server, whatever the header says.
+                came_from = request.headers.get("referer", "").partition("://")[2].partition("/")[2]
+                back = link("/" + quote(came_from.lstrip("/"), safe="/?&=%"), "Back")
+                return respond_page("Not done", back, said=str(error), status=error.status)
 
         return serve_or_explain

@@ -5,16 +5,18 @@ from typing import Annotated
 
 import httpx
 import pytest
-from fastapi import Depends
+from fastapi import Depends, Request
 
 import ulak
 import ulak.web
 from tests.web.people import Known, as_
+from ulak.errors import ServiceError
 from ulak.kit.pages import (
     Html,
     PageRoute,
     form,
     link,
+    local_path,
     read_form,
     respond_page,
     see_other,
@@ -61,9 +63,11 @@ def make_routes(*_: object) -> Routes:
         return respond_page(MARKUP, Html("<p>Here</p>"), MARKUP, said=MARKUP, status=409)
 
     @route("POST", "", KNOWN)
-    def write(sent: Annotated[dict[str, str], Depends(read_form)]):
+    def write(request: Request, sent: Annotated[dict[str, str], Depends(read_form)]):
         """Send the form."""
-        return see_other(f"/letters?name={sent.get('name')}")
+        if sent.get("name") == MARKUP:
+            raise ServiceError(MARKUP)
+        return see_other(local_path(request, f"/letters?name={sent.get('name')}"))
 
     return Routes([route.router], route.access)
 
@@ -93,4 +97,13 @@ def test_a_page_is_read_and_a_form_sent() -> None:
     assert (unknown.status_code, '<a href="/">How to log in</a>' in unknown.text) == (401, True)
     sent = {"name": "ada", "none": ""}
     assert ask("POST", headers=as_("viewer"), data=sent).headers["location"] == "/letters?name=ada"
+    for referer, back in (
+        ("http://x/letters?a=1", "/letters?a=1"), ("http://x//y.org/\\z", "/y.org/%5Cz"), ("", "/"),
+        ("http://[", "/"), ("no address", "/"),
+    ):  # fmt: skip
+        headers = {**as_("viewer"), "referer": referer}
+        refused = ask("POST", headers=headers, data={"name": MARKUP})
+        assert refused.status_code == 400
+        assert f'role="alert">{ESCAPED}</p>' in refused.text
+        assert f'<a href="{back}">Back</a>' in refused.text
     engine.close()

@@ -15,6 +15,7 @@ from ulak.auth import Principal
 from ulak.kit.addresses import OwnAddress
 from ulak.kit.bodies import Body, Sent, bounded_body, describe_body, read_object
 from ulak.kit.clock import now, rfc3339, to_datetime
+from ulak.kit.pages import local_path
 from ulak.kit.texts import must_be_writable
 from ulak.service import Service
 from ulak.services.cutting.codes import InvalidInput
@@ -95,8 +96,8 @@ def make_routes(engine: Engine, cutting: Cutting, *, prefix: str = PREFIX) -> Ro
 
     if not prefix:
         return Routes([route.router], route.access, envelope=envelope)
-    page, lines = make_page(cutting, prefix)
-    return Routes([route.router, page], [*route.access, *lines], envelope=envelope)
+    page = make_page(cutting, prefix)
+    return Routes([route.router, page.router], route.access + page.access, envelope=envelope)
 
 
 # What asks the store is not async: the store is synchronous, so FastAPI runs it in threads.
@@ -135,24 +136,17 @@ def _add_orders(route: RouteTable, cutting: Cutting) -> None:
 
     @route("POST", "/orders/{order_id}/import/xlsx", ACT, openapi_extra=either)
     def import_order(
-        order_id: str,
-        principal: Caller,
-        body: Bytes,
-        content_type: Annotated[str, Header()] = "",
-        customer_phone: Word = "",
-        customer_snapshot_name: Word | None = None,
-        part_type: Word = "GOVDE",
-        material_code: Word = "",
-        band: Word = "1mm",
-    ) -> Response:
+        order_id: str, principal: Caller, body: Bytes, content_type: Annotated[str, Header()] = "",
+        customer_phone: Word = "", customer_snapshot_name: Word | None = None,
+        part_type: Word = "GOVDE", material_code: Word = "", band: Word = "1mm",
+    ) -> Response:  # fmt: skip
         """Have an order cut that a program has read from a spreadsheet. A workbook itself may be
         sent too; what it does not say is then said by the parameters."""
         if content_type.partition(";")[0].strip().lower() != XLSX:
             return submit(read_object(body), principal, order_id)
         sheet = read_order_sheet(body, part_type=part_type, material_code=material_code, band=band)
         sheet |= {"customer_phone": customer_phone}
-        if customer_snapshot_name is not None:
-            sheet |= {"customer_snapshot_name": customer_snapshot_name}
+        sheet |= {"customer_snapshot_name": customer_snapshot_name}
         return submit(sheet, principal, order_id)
 
 
@@ -213,7 +207,7 @@ def _add_jobs(route: RouteTable, cutting: Cutting, prefix: str) -> None:
         found = jobs.xml(id, batch)
         if isinstance(found, bytes):
             return Response(found, media_type="application/xml")
-        root = f"{request.scope.get('root_path', '')}{prefix}/jobs/{id}/xml?batch="
+        root = local_path(request, f"{prefix}/jobs/{id}/xml?batch=")
         return answer({"links": [f"{root}{number}" for number in found]}, 300)
 
     @route("GET", "/jobs/{id}/merges", READ)
