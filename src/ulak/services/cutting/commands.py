@@ -1,4 +1,4 @@
-"""`ulak cutting`: the bare address, a stand-in for the saw, spreadsheets and customers."""
+"""`ulak cutting`: the bare address, a stand-in for the saw, and spreadsheets."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ from ulak.kit.commands import (
     load_service,
     opened_service,
     print_json,
-    print_list,
 )
 from ulak.kit.processes import Work, run
 from ulak.services.cutting.chores import QUEUE, set_slots
 from ulak.services.cutting.intake import read_order_sheet
 from ulak.services.cutting.order import parse_order
-from ulak.services.cutting.routes import BARE, show_customer
+from ulak.services.cutting.routes import BARE
 from ulak.services.cutting.saw import Manner, Saw
 
-COLUMNS = ("id", "name", "phone_normalized", "created_at")
 group = typer.Typer(no_args_is_help=True, help="Orders for the panel saw.")
 
 
@@ -111,25 +109,3 @@ def intake(
         print_json({"job": job, "deduplicated": not created})
     else:
         print(f"job {job['id']} {'will be cut' if created else 'is this order already'}")
-
-
-@group.command()
-def customer(
-    phone: Annotated[str, typer.Argument(help="The phone number, however it is written.")],
-    add: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Store the customer, unless it is known.")
-    ] = None,
-    app: AppOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Find the customer of a phone number, or store one."""
-    with opened_service("cutting", app) as cutting:
-        if add is not None:
-            found, _ = cutting.customers.add(add, phone)
-        else:
-            _, found = cutting.customers.look_up(phone)
-    shown = [] if found is None else [show_customer(found)]
-    print_list(
-        shown, as_json, COLUMNS, [[row[c] for c in COLUMNS] for row in shown], keep=COLUMNS,
-        empty="nobody has this number; --add NAME stores its customer",
-    )  # fmt: skip

@@ -18,8 +18,6 @@ from ulak.kit.xml import BadXml, read_xml
 from ulak.services.cutting.delivery import FAILED, FOLDERS, INBOX, PROCESSED
 from ulak.services.cutting.plans import LARGEST_PLAN
 
-__all__ = ["Manner", "Saw"]
-
 CUT, REFUSED, BROKEN = "cut", "refused", "broken"
 LEDGER: Final = "saw.jsonl"
 
