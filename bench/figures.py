@@ -75,6 +75,7 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
     "idempotency": idempotency.idempotency_figures,
     "pdf": pdf.pdf_figures,
     "publishing": publishing.publishing_figures,
+    "postgres-publishing": publishing.postgres_publishing_figures,
     "modules": bare.modules_figure,
     "names": bare.names_figure,
 }
