@@ -177,8 +177,8 @@ def _run(order: dict[str, Any]) -> int:
         run = commands.run
         commands.run = lambda *about, **options: run(*about, **options | {"work": []})
     with ExitStack() as stack:
-        if path := order.get("arms"):
-            signal.signal(signal.SIGUSR1, lambda *_: _arm(stack, Path(path)))
+        if arms := order.get("arms"):
+            signal.signal(signal.SIGUSR1, lambda *_: _arm(stack, Path(arms)))
         if path := order.get("trace"):
             stack.enter_context(_traced(Path(path)))
         if path := order.get("profile"):

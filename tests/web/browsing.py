@@ -86,9 +86,9 @@ class SwaggerUI:
         block = self.page.locator(f"#operations-{tag}-{operation}")
         if not block.locator(".opblock-body").count():
             block.locator(".opblock-summary-control").click()
-            block.locator(".opblock-body").wait_for()
+            block.locator(".try-out__btn").first.wait_for()
         # An operation that was closed remembers what was pressed.
-        for button in (".btn-clear", ".try-out__btn:not(.cancel)"):
+        for button in (".btn-clear", ".try-out__btn:not(.cancel, .reset)"):
             if block.locator(button).count():
                 block.locator(button).click()
         for name, value in parameters.items():
