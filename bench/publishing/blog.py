@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -52,6 +53,8 @@ FINAL: Final = (statuses.PUBLISHED, statuses.REJECTED, statuses.ERROR)
 LIVE: Final = frozenset({"ready", "busy", "waiting", "held", "undoing"})
 PATIENCE_S: Final = 120.0
 GLANCE_S: Final = 0.01
+# A look at every post and queue takes a good part of a shorter time, from those who work.
+REST_GLANCE_S: Final = 0.04
 READY: Final = "Ctrl-C drains"
 """Said by a part once it serves, or works."""
 _ROWS: Final = (
@@ -102,11 +105,14 @@ class Part:
 
 
 class Zygote:
-    """Forks parts: `bench.publishing.zygote` in a process of its own."""
+    """Forks parts: `bench.publishing.zygote` in a process of its own. Other programs order from it
+    at `socket`."""
 
     def __init__(self) -> None:
+        self._folder = TemporaryDirectory(prefix="ulak-zygote-")
+        self.socket = str(Path(self._folder.name, "orders"))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.publishing.zygote"],
+            [sys.executable, "-m", "bench.publishing.zygote", self.socket],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self._lock = threading.Lock()
@@ -123,6 +129,7 @@ class Zygote:
     def close(self) -> None:
         """Kill every child that is left."""
         self._process.communicate()
+        self._folder.cleanup()
 
     def _ask(self, order: Mapping[str, Any]) -> str:
         with self._lock:
@@ -145,6 +152,8 @@ class Blog:
         stores: Where everything is; the databases exist.
         variables: Settings by their names in section 12, over those of this class.
         subscribers: How many subscribe to the author.
+        zygote: What forks the parts; by default one of its own.
+        orders: What every order to it has besides.
     """
 
     def __init__(
@@ -154,6 +163,8 @@ class Blog:
         *,
         variables: Mapping[str, str] | None = None,
         subscribers: int = 2,
+        zygote: Zygote | None = None,
+        orders: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = folder
         self.stores = stores
@@ -167,6 +178,8 @@ class Blog:
         self._stack = ExitStack()
         self._variables = dict(variables or {})
         self._how_many = subscribers
+        self._lent = zygote
+        self._orders = dict(orders or {})
         self.keys: dict[str, str] = {}
         self.author = self.token = ""
         self.subscription_keys: list[str] = []
@@ -180,8 +193,9 @@ class Blog:
             for door in (self.to_backend, self.to_receiver):
                 door.open()
                 stack.callback(door.close)
-            self.zygote = Zygote()
-            stack.callback(self.zygote.close)
+            self.zygote = self._lent or Zygote()
+            if self._lent is None:
+                stack.callback(self.zygote.close)
             stack.callback(self._kill_all)
             self._connect(stack)
             self._make_keys()
@@ -213,32 +227,21 @@ class Blog:
 
     def _invite(self) -> None:
         """Register an author, and those who subscribe."""
-        self.start(USERS_API)
+        users = self.publishing.users
         self.author, self.token = self.register("author")
         for n in range(self._how_many):
-            reader, token = self.register(f"reader{n}")
+            reader, _ = self.register(f"reader{n}")
             key = f"subscription-key-of-reader-{n}-{os.urandom(8).hex()}"
-            self._tell_users("PUT", "/users/me/subscription-key", token, {"subscription_key": key})
-            self._tell_users("POST", "/users/subscribe", token, {"target_user_id": self.author})
+            users.set_key(reader, key)
+            users.subscribe(reader, self.author)
             self.subscription_keys.append(key)
             self.subscribers.append(reader)
-        self.stop(USERS_API)
 
     def register(self, name: str) -> tuple[str, str]:
-        """Make a user; return the id and the token of a login."""
-        values = {"email": f"{name}@example.com", "password": PASSWORD}
-        self._tell_users("POST", "/users", "", values | {"username": name})
-        said = self._tell_users("POST", "/users/login", "", values)
-        return said["user"]["id"], said["access_token"]
-
-    def _tell_users(
-        self, method: str, path: str, token: str, body: Mapping[str, str]
-    ) -> dict[str, Any]:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        answer = self.ask(method, f"/api{path}", at=USERS_API, headers=headers, json=body)
-        assert answer.is_success, answer.text
-        found: dict[str, Any] = answer.json()["data"] if answer.content else {}
-        return found
+        """Make a user; return the id and a token, as a login does."""
+        values = {"email": f"{name}@example.com", "password": PASSWORD, "username": name}
+        user = self.publishing.users.register(values)
+        return user.id, self.publishing.logins.make(user.id, user.email)
 
     def direct(self) -> None:
         """Have parts that are started from now on call the backend without a door between."""
@@ -300,6 +303,8 @@ class Blog:
                 "folder": str(self.folder),
                 "log": str(log),
                 "serves_only": name == BACKEND and self.is_apart,
+                "arms": str(self._arms(name)),
+                **self._orders,
                 **options,
             }
         )
@@ -321,6 +326,15 @@ class Blog:
             return httpx.get(self.address(part.name) + "/health").is_success
         except httpx.TransportError:
             return not is_alive(part.pid)
+
+    def arm(self, name: str, point: str, nth: int = 1) -> None:
+        """Have a part be killed when it passes a point, for the nth time from now on."""
+        self._arms(name).write_text(f"{point} {nth}")
+        os.kill(self._parts[name].pid, signal.SIGUSR1)
+        wait_until(lambda: not self._arms(name).exists(), f"{name} is not armed")
+
+    def _arms(self, name: str) -> Path:
+        return self.folder / f"{name}.arms"
 
     def stop(self, name: str, how: int = signal.SIGTERM) -> int:
         """End a part, and return its exit code."""
@@ -417,7 +431,8 @@ class Blog:
             found = Counter(self.status(post) for post in posts)
             return f"{dict(found)}; {[str(c) for c in self.engine.inspect.counts()]}"
 
-        wait_until(is_over, "some posts are not final, or tasks are under way", say, timeout_s)
+        why = "some posts are not final, or tasks are under way"
+        wait_until(is_over, why, say, timeout_s, glance_s=REST_GLANCE_S)
 
     def replay(self, post: Post) -> list[str]:
         """Return what is wrong with the history of a post, by the table of section 2."""
@@ -453,12 +468,14 @@ def wait_until(
     what: str,
     say: Callable[[], str] = str,
     timeout_s: float = PATIENCE_S,
+    *,
+    glance_s: float = GLANCE_S,
 ) -> None:
     """Wait until something holds. Raises `AssertionError`: it did not in time."""
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, f"{what}: {say()}"
-        time.sleep(GLANCE_S)
+        time.sleep(glance_s)
 
 
 def is_alive(pid: int) -> bool:
