@@ -76,6 +76,7 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
     "pdf": pdf.pdf_figures,
     "publishing": publishing.publishing_figures,
     "postgres-publishing": publishing.postgres_publishing_figures,
+    "relay": publishing.relay_figures,
     "modules": bare.modules_figure,
     "names": bare.names_figure,
 }

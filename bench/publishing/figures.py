@@ -24,13 +24,14 @@ import httpx
 
 from bench import postgres
 from bench.measure import Figure, alternate, scratch
-from bench.publishing.blog import BACKEND, WORKERS, Blog, Post, Stores, processor_s
+from bench.publishing.blog import BACKEND, RELAY, WORKERS, Blog, Post, Stores, processor_s
 from bench.served import CONNECTIONS, Place
 from ulak.auth import ADMIN, Directory
 from ulak.services.publishing import statuses
 
 OF_REQUESTS: Final = 0.35
 WITHIN_MS: Final = 300.0
+RELAYED_WITHIN_MS: Final = 200.0
 COMMENTS: Final = 30 * CONNECTIONS
 SAGAS: Final = 5 * CONNECTIONS
 ROUNDS: Final = 5
@@ -149,6 +150,49 @@ def postgres_publishing_figures(sagas: int = SAGAS) -> list[Figure]:
     """On PostgreSQL."""
     with postgres.durable() as server:
         return _figures("PostgreSQL", server.fresh(), sagas, "postgres-publishing")
+
+
+def relay_figures() -> list[Figure]:
+    """How soon a task is in the queue that another database has, from the commit of its post."""
+    with scratch() as folder:
+        figures = [_relay_figure("SQLite FULL", Stores(*_files(folder)))]
+    with postgres.durable() as server:
+        figures.append(_relay_figure("PostgreSQL", Stores(server.fresh(), server.fresh())))
+    return figures
+
+
+def _files(folder: Path) -> Iterator[str]:
+    return (f"sqlite:///{folder / name}.db" for name in ("queue", "posts"))
+
+
+def _relay_figure(name: str, stores: Stores) -> Figure:
+    with scratch() as folder, Blog(folder, stores, variables=VARIABLES, subscribers=0) as blog:
+        blog.direct()
+        blog.start(BACKEND, RELAY)
+        posts = [blog.write(f"post {n}") for n in range(LONE)]
+        headers = {"Authorization": f"Bearer {blog.token}"}
+        taken = []
+        with httpx.Client(base_url=blog.address(BACKEND), headers=headers) as client:
+            for known, post in enumerate(posts):
+                # Its answer is sent once the post and the row are committed.
+                assert client.post(f"/api/articles/{post.slug}/publish").status_code == 202
+                committed = time.perf_counter()
+                while _tasks_in(blog) == known:
+                    time.sleep(0.002)
+                taken.append((time.perf_counter() - committed) * 1000)
+    p95 = statistics.quantiles(taken, n=20)[-1]
+    return Figure(
+        f"from commit to queue, each in a database of its own, {name}, p95",
+        f"<= {RELAYED_WITHIN_MS:g} ms",
+        f"{p95:.0f} ms (p50 {statistics.median(taken):.0f} ms)", p95 <= RELAYED_WITHIN_MS,
+        "python -m bench.figures relay",
+    )  # fmt: skip
+
+
+def _tasks_in(blog: Blog) -> int:
+    return sum(
+        count.jobs for count in blog.engine.inspect.counts() if count.flow == statuses.MODERATE
+    )
 
 
 def _figures(name: str, url: str, sagas: int, figure: str) -> list[Figure]:
