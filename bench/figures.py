@@ -76,6 +76,8 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
     "idempotency": idempotency.idempotency_figures,
     "pdf": pdf.pdf_figures,
     "publishing": publishing.publishing_figures,
+    "postgres-publishing": publishing.postgres_publishing_figures,
+    "relay": publishing.relay_figures,
     "cutting": cutting.cutting_figures,
     "modules": bare.modules_figure,
     "names": bare.names_figure,

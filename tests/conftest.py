@@ -21,6 +21,7 @@ pytest_plugins = [
     "tests.sampling",
     "tests.secrets_watch",
     "tests.servers",
+    "tests.forked_commands",
     "tests.user_namespaces",
     "tests.tracebacks",
 ]

@@ -98,7 +98,7 @@ class Databases:
             template = self._create("template0")
             prepare(self.server.url(template))
             with psycopg.connect(self.server.url(template)) as db:
-                self._shelves[prepare] = _Shelf(template, _signature(db), _way_back(db))
+                self._shelves[prepare] = _Shelf(template, _signature(db), way_back(db))
         return self._shelves[prepare]
 
     def _create(self, template: str) -> str:
@@ -148,8 +148,8 @@ def _signature(db: psycopg.Connection) -> object:
     return db.execute(SIGNATURE).fetchone()
 
 
-def _way_back(db: psycopg.Connection) -> sql.Composed:
-    """The statements that make every table and sequence what it is now."""
+def way_back(db: psycopg.Connection) -> sql.Composed:
+    """Return the statements that make every table and sequence what it is now."""
     # Neither foreign keys nor triggers have a say in this.
     parts: list[sql.Composable] = [sql.SQL("SET LOCAL session_replication_role = replica")]
     for (text,) in db.execute(

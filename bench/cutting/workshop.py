@@ -107,7 +107,7 @@ class Workshop:
             stack.enter_context(self.engine)
             start(self.engine, None)
             self.cutting.customers.add("Ada", PHONE)
-            self.zygote = Zygote("bench.cutting.zygote")
+            self.zygote = Zygote()
             stack.callback(self.zygote.close)
             stack.callback(self.kill_all)
             self._stack = stack.pop_all()

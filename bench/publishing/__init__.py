@@ -1,5 +1,9 @@
 """Publishing as a whole system: its figures, its profile, and what tests break it with."""
 
-from bench.publishing.figures import publishing_figures
+from bench.publishing.figures import (
+    postgres_publishing_figures,
+    publishing_figures,
+    relay_figures,
+)
 
-__all__ = ["publishing_figures"]
+__all__ = ["postgres_publishing_figures", "publishing_figures", "relay_figures"]

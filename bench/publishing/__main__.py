@@ -12,7 +12,7 @@ import sys
 from bench import postgres
 from bench.figures import print_figure
 from bench.measure import scratch
-from bench.publishing import publishing_figures, storm
+from bench.publishing import postgres_publishing_figures, publishing_figures, storm
 from bench.publishing.blog import Blog, Stores
 from bench.publishing.figures import SAGAS, print_profile
 
@@ -27,7 +27,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     if not given.profile and not given.storm:
-        figures = publishing_figures(given.sagas)
+        measured = {"sqlite": publishing_figures, "postgres": postgres_publishing_figures}
+        figures = measured[given.store](given.sagas)
         for figure in figures:
             print_figure(figure, 0.0)
         return 0 if all(figure.ok for figure in figures) else 1

@@ -6,6 +6,7 @@ before the receiver; workers call through them.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -48,6 +49,8 @@ FINAL: Final = (statuses.PUBLISHED, statuses.REJECTED, statuses.ERROR)
 LIVE: Final = frozenset({"ready", "busy", "waiting", "held", "undoing"})
 PATIENCE_S: Final = 120.0
 GLANCE_S: Final = 0.01
+# A look at every post and queue takes a good part of a shorter time, from those who work.
+REST_GLANCE_S: Final = 0.04
 READY: Final = "Ctrl-C drains"
 """Said by a part once it serves, or works."""
 _ROWS: Final = (
@@ -106,6 +109,8 @@ class Blog:
         stores: Where everything is; the databases exist.
         variables: Settings by their names in section 12, over those of this class.
         subscribers: How many subscribe to the author.
+        zygote: What forks the parts; by default one of its own.
+        orders: What every order to it has besides.
     """
 
     def __init__(
@@ -115,6 +120,8 @@ class Blog:
         *,
         variables: Mapping[str, str] | None = None,
         subscribers: int = 2,
+        zygote: Zygote | None = None,
+        orders: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = folder
         self.stores = stores
@@ -128,6 +135,8 @@ class Blog:
         self._stack = ExitStack()
         self._variables = dict(variables or {})
         self._how_many = subscribers
+        self._lent = zygote
+        self._orders = dict(orders or {})
         self.keys: dict[str, str] = {}
         self.author = self.token = ""
         self.subscription_keys: list[str] = []
@@ -141,8 +150,9 @@ class Blog:
             for door in (self.to_backend, self.to_receiver):
                 door.open()
                 stack.callback(door.close)
-            self.zygote = Zygote("bench.publishing.zygote")
-            stack.callback(self.zygote.close)
+            self.zygote = self._lent or Zygote()
+            if self._lent is None:
+                stack.callback(self.zygote.close)
             stack.callback(self._kill_all)
             self._connect(stack)
             self._make_keys()
@@ -174,32 +184,21 @@ class Blog:
 
     def _invite(self) -> None:
         """Register an author, and those who subscribe."""
-        self.start(USERS_API)
+        users = self.publishing.users
         self.author, self.token = self.register("author")
         for n in range(self._how_many):
-            reader, token = self.register(f"reader{n}")
+            reader, _ = self.register(f"reader{n}")
             key = f"subscription-key-of-reader-{n}-{os.urandom(8).hex()}"
-            self._tell_users("PUT", "/users/me/subscription-key", token, {"subscription_key": key})
-            self._tell_users("POST", "/users/subscribe", token, {"target_user_id": self.author})
+            users.set_key(reader, key)
+            users.subscribe(reader, self.author)
             self.subscription_keys.append(key)
             self.subscribers.append(reader)
-        self.stop(USERS_API)
 
     def register(self, name: str) -> tuple[str, str]:
-        """Make a user; return the id and the token of a login."""
-        values = {"email": f"{name}@example.com", "password": PASSWORD}
-        self._tell_users("POST", "/users", "", values | {"username": name})
-        said = self._tell_users("POST", "/users/login", "", values)
-        return said["user"]["id"], said["access_token"]
-
-    def _tell_users(
-        self, method: str, path: str, token: str, body: Mapping[str, str]
-    ) -> dict[str, Any]:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        answer = self.ask(method, f"/api{path}", at=USERS_API, headers=headers, json=body)
-        assert answer.is_success, answer.text
-        found: dict[str, Any] = answer.json()["data"] if answer.content else {}
-        return found
+        """Make a user; return the id and a token, as a login does."""
+        values = {"email": f"{name}@example.com", "password": PASSWORD, "username": name}
+        user = self.publishing.users.register(values)
+        return user.id, self.publishing.logins.make(user.id, user.email)
 
     def direct(self) -> None:
         """Have parts that are started from now on call the backend without a door between."""
@@ -246,7 +245,7 @@ class Blog:
 
     def start(self, *names: str, **options: Any) -> None:
         """Start parts, all of them at once, and wait until they serve or work. The options are
-        those of an order of `bench.publishing.zygote`."""
+        those of an order of a zygote."""
         begun = [self._begin(name, options) for name in names]
         for part in begun:
             self._wait_until_ready(part)
@@ -261,6 +260,8 @@ class Blog:
                 "folder": str(self.folder),
                 "log": str(log),
                 "serves_only": name == BACKEND and self.is_apart,
+                "arms": str(self._arms(name)),
+                **self._orders,
                 **options,
             }
         )
@@ -282,6 +283,15 @@ class Blog:
             return httpx.get(self.address(part.name) + "/health").is_success
         except httpx.TransportError:
             return not is_alive(part.pid)
+
+    def arm(self, name: str, point: str, nth: int = 1) -> None:
+        """Have a part be killed when it passes a point, for the nth time from now on."""
+        self._arms(name).write_text(f"{point} {nth}")
+        os.kill(self._parts[name].pid, signal.SIGUSR1)
+        wait_until(lambda: not self._arms(name).exists(), f"{name} is not armed")
+
+    def _arms(self, name: str) -> Path:
+        return self.folder / f"{name}.arms"
 
     def stop(self, name: str, how: int = signal.SIGTERM) -> int:
         """End a part, and return its exit code."""
@@ -378,7 +388,8 @@ class Blog:
             found = Counter(self.status(post) for post in posts)
             return f"{dict(found)}; {[str(c) for c in self.engine.inspect.counts()]}"
 
-        wait_until(is_over, "some posts are not final, or tasks are under way", say, timeout_s)
+        why = "some posts are not final, or tasks are under way"
+        wait_until(is_over, why, say, timeout_s, glance_s=REST_GLANCE_S)
 
     def replay(self, post: Post) -> list[str]:
         """Return what is wrong with the history of a post, by the table of section 2."""
@@ -414,12 +425,14 @@ def wait_until(
     what: str,
     say: Callable[[], str] = str,
     timeout_s: float = PATIENCE_S,
+    *,
+    glance_s: float = GLANCE_S,
 ) -> None:
     """Wait until something holds. Raises `AssertionError`: it did not in time."""
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, f"{what}: {say()}"
-        time.sleep(GLANCE_S)
+        time.sleep(glance_s)
 
 
 def is_alive(pid: int) -> bool:

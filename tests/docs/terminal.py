@@ -5,6 +5,8 @@ lines where it likes. What only reads is typed again until it fits, as
 a reader would; everything else is typed once.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import socket
@@ -15,8 +17,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.docs.pages import ROOT
+from tests.forked_commands import write_program
+
+if TYPE_CHECKING:
+    from bench.zygote import Zygote
 
 PATIENCE_S = 180
 GLANCE_S = 0.05
@@ -124,12 +131,15 @@ class Terminal:
 
 @contextmanager
 def terminal(
-    folder: Path, replaced: Mapping[str, str] | None = None, **environment: str
+    folder: Path, zygote: Zygote, replaced: Mapping[str, str] | None = None, **environment: str
 ) -> Iterator[Terminal]:
-    """Open a terminal in which the programs of this environment are found; what was started in its
-    background is stopped at the end, and must stop by itself."""
+    """Open a terminal in which `ulak` and the programs of this environment are found; what was
+    started in its background is stopped at the end, and must stop by itself."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ULAK_")}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    (folder / "bin").mkdir()
+    write_program(folder / "bin", zygote)
+    places = (str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"])
+    path = os.pathsep.join(places)
     # As in a clone: pages name scripts by their place in it.
     (folder / "scripts").symlink_to(ROOT / "scripts")
     (folder / ".curlrc").write_text('silent\nshow-error\nnoproxy = "*"\n')

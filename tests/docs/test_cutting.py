@@ -9,6 +9,7 @@ from zipfile import ZipFile
 import httpx
 import pytest
 
+from bench.zygote import Zygote
 from tests.docs.pages import DOCS
 from tests.docs.terminal import Terminal, blocks, free_ports, section, terminal, until
 from ulak.core.lifecycle import states_of
@@ -21,11 +22,11 @@ HOLDS = DOCS / "operations" / "cutting-holds.md"
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Terminal]:
+def opened(tmp_path: Path, zygote: Zygote) -> Iterator[Terminal]:
     main, bare = free_ports(2)
     replaced = {"localhost:8090": f"127.0.0.1:{bare}"}
     ports = {"ULAK_PORT": str(main), "CUTTING_PORT": str(bare)}
-    with terminal(tmp_path, replaced, **ports) as made:
+    with terminal(tmp_path, zygote, replaced, **ports) as made:
         yield made
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.zygote import Zygote
 from tests.docs.pages import DOCS, blocks_of
 from tests.docs.terminal import STARTED, Terminal, blocks, free_ports, section, terminal, until
 from tests.services.publishing.parts import A_POST, A_USER, User
@@ -59,7 +60,7 @@ class Blog:
 
 
 @pytest.fixture
-def blog(tmp_path: Path) -> Iterator[Blog]:
+def blog(tmp_path: Path, zygote: Zygote) -> Iterator[Blog]:
     ports = dict(zip(("backend", "users-api", "push-notificator"), free_ports(3), strict=True))
     replaced = {
         f"localhost:{usual}": f"127.0.0.1:{port}"
@@ -71,8 +72,11 @@ def blog(tmp_path: Path) -> Iterator[Blog]:
         "BACKEND_URL": f"http://127.0.0.1:{ports['backend']}",
         "PUSH_SERVICE_URL": f"http://127.0.0.1:{ports['push-notificator']}/api/v1/notify",
         "ULAK_PORT": str(ports["backend"]),
+        # What is tried again is so soon.
+        "RETRY_BASE_SECONDS": "0.1",
+        "RETRY_MAX_SECONDS": "1",
     }
-    with terminal(tmp_path, replaced, **environment) as opened:
+    with terminal(tmp_path, zygote, replaced, **environment) as opened:
         yield Blog(opened, list(ports.values()))
 
 
@@ -153,7 +157,7 @@ def message_on_the_page() -> str:
 
 def test_every_kind_of_trouble_is_found_and_cured_as_the_page_says(blog: Blog) -> None:
     opened = blog.terminal
-    opened.type("export MODERATION_APPROVE_RATE=1 RETRY_BASE_SECONDS=0.2 RETRY_MAX_SECONDS=1")
+    opened.type("export MODERATION_APPROVE_RATE=1")
     blog.follow(TROUBLES, "")
     opened.type("ulak keys create workers --role service > worker.key")
     opened.start("ulak publishing backend")

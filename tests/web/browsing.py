@@ -86,7 +86,11 @@ class SwaggerUI:
         block = self.page.locator(f"#operations-{tag}-{operation}")
         if not block.locator(".opblock-body").count():
             block.locator(".opblock-summary-control").click()
-            block.locator("button.try-out__btn").click()
+            block.locator(".try-out__btn").first.wait_for()
+        # An operation that was closed remembers what was pressed.
+        for button in (".btn-clear", ".try-out__btn:not(.cancel, .reset)"):
+            if block.locator(button).count():
+                block.locator(button).click()
         for name, value in parameters.items():
             box = (
                 "textarea.body-param__text"
@@ -99,3 +103,7 @@ class SwaggerUI:
         answer.wait_for()
         status = answer.locator(".response-col_status").inner_text()
         return status.split()[0], answer.locator(".response-col_description").inner_text()
+
+    def close(self, tag: str, operation: str) -> None:
+        """Close an operation: each that is open is drawn anew whenever a letter is typed."""
+        self.page.locator(f"#operations-{tag}-{operation} .opblock-summary-control").click()

@@ -57,6 +57,7 @@ class Blog:
         self, url: str, push_url: str = "http://127.0.0.1:9/api/v1/notify",
         *, clock: Clock | None = None, **settings: Any,
     ) -> None:  # fmt: skip
+        self.url = url
         self.clock = ManualClock() if clock is None else clock
         self.engine = Engine(store_of(url, clock=self.clock))
         usual: dict[str, Any] = {

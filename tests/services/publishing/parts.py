@@ -7,13 +7,17 @@ import shlex
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
+
+from tests.forked_commands import Forked
+
+if TYPE_CHECKING:
+    from bench.zygote import Zygote
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 180
@@ -40,13 +44,20 @@ def free_port() -> int:
 class Part:
     """One process, and the file that has what it says."""
 
-    def __init__(self, command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], folder: Path, environ: Mapping[str, str], zygote: Zygote
+    ) -> None:
         self.name = " ".join(command)
         self.log = folder / f"{len(list(folder.glob('*.log')))}.log"
         own = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        own |= environ
+        self.process: subprocess.Popen[bytes] | Forked
         with self.log.open("wb") as out:
+            if command[0] == "ulak":
+                self.process = Forked(zygote, command[1:], folder=folder, environ=own, out=out)
+                return
             self.process = subprocess.Popen(
-                command, cwd=folder, env=own | dict(environ), stdout=out, stderr=out,
+                command, cwd=folder, env=own, stdout=out, stderr=out,
                 stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
 
@@ -70,8 +81,9 @@ class Part:
 class Parts:
     """Processes in one folder, with one environment; all are killed at the end."""
 
-    def __init__(self, folder: Path, **environ: str) -> None:
+    def __init__(self, folder: Path, zygote: Zygote, **environ: str) -> None:
         self.folder = folder
+        self.zygote = zygote
         self.environ = environ
         self.running: list[Part] = []
 
@@ -87,9 +99,7 @@ class Parts:
     def begin(self, command: str, **environ: str) -> Part:
         """Start `ulak ...`, or another program, and wait for nothing."""
         words = shlex.split(command)
-        if words[0] == "ulak":
-            words = [sys.executable, "-m", *words]
-        self.running.append(Part(words, self.folder, self.environ | environ))
+        self.running.append(Part(words, self.folder, self.environ | environ, self.zygote))
         return self.running[-1]
 
     def start(self, *commands: str) -> list[Part]:

@@ -44,7 +44,9 @@ VARIABLES: Final = {
     "SAGA_STUCK_SECONDS": "2",
 }
 """Settings under which a play takes a moment."""
-SHORT_PUSHES: Final = {"PUSH_TIMEOUT_SECONDS": "0.5"}
+PLAYED_ORDERS: Final = {"patience": (0.05, 0.1)}
+"""What parts are told beside that: how long they wait after a key was refused, in seconds."""
+SHORT_PUSHES: Final = {"PUSH_TIMEOUT_SECONDS": "0.3"}
 """So that a delivery which a killed worker had claimed is free soon."""
 
 REFUSED_BEFORE: Final = Fault(

@@ -126,7 +126,7 @@ def test_the_units_of_systemd_run_the_parts():
 
 
 @pytest.mark.shows("S-43", "S-44", "S-35")
-def test_the_set_up_of_the_file_publishes_a_post_through_the_gateway(tmp_path: Path):
+def test_the_set_up_of_the_file_publishes_a_post_through_the_gateway(tmp_path: Path, zygote):
     """Every command of the file as a plain process, behind a real nginx: first without a key, as
     after the first `up -d`, then with one of those that the script has made."""
     ports = {name: free_port() for name in ("backend", "users-api", "push-notificator")}
@@ -139,7 +139,9 @@ def test_the_set_up_of_the_file_publishes_a_post_through_the_gateway(tmp_path: P
         words = shlex.split(OURS[name]["command"])
         if name in ports:
             words[-3:] = ["127.0.0.1", "--port", str(ports[name])]
-        return shlex.join(words)
+        # One of each kind begins as in its container: with its own imports.
+        alone = [sys.executable, "-m"] if name in ("backend", "saga-worker") else []
+        return shlex.join([*alone, *words])
 
     def environ(**said: str) -> dict[str, str]:
         said["MODERATION_APPROVE_RATE"] = "1"
@@ -152,7 +154,8 @@ def test_the_set_up_of_the_file_publishes_a_post_through_the_gateway(tmp_path: P
 
     shutil.copy(ROOT / "scripts" / "generate_api_keys.py", tmp_path)
     workers = [name for name in OURS if name not in ports]
-    with Parts(tmp_path, **environ(INTERNAL_API_KEY="change-me-in-production")) as parts:
+    unset = environ(INTERNAL_API_KEY="change-me-in-production")
+    with Parts(tmp_path, zygote, **unset) as parts:
         parts.start(*(command_of(name) for name in ports))
         refused = [parts.begin(command_of(name)) for name in workers]
         assert [part.process.wait() for part in refused] == [1] * len(workers)

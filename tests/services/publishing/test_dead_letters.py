@@ -4,7 +4,6 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -14,13 +13,12 @@ from tests.services.publishing.plant import (
     BEFORE,
     LOST,
     Plant,
-    lend_queue,
     live_worker,
     place,
-    planted,
 )
 from tests.services.publishing.played import payload
-from tests.services.publishing.site import at_once, eventually
+from tests.services.publishing.shared import Served
+from tests.services.publishing.site import MOSTLY_SQLITE, at_once, eventually
 from ulak import JobFilter
 from ulak.services.publishing import dead_letters, statuses
 from ulak.services.publishing.articles import Article
@@ -33,21 +31,14 @@ ONCE: dict[str, Any] = {"saga_max_retries": 0, "retry_max": timedelta(millisecon
 
 
 @pytest.fixture
-def plant(url: str) -> Iterator[Plant]:
-    with planted(url, saga_max_retries=1, retry_max=timedelta(milliseconds=20)) as made:
+def plant(served_beside: Served) -> Iterator[Plant]:
+    with served_beside.plant(**ONCE | {"saga_max_retries": 1}) as made:
         yield made
 
 
-@pytest.fixture(params=["same", "apart"])
-def each_way(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> Iterator[Plant]:
-    if request.param == "same":
-        with planted(url, **ONCE) as made:
-            yield made
-        return
-    with (
-        lend_queue(request, url, tmp_path) as other,
-        planted(url, other, **ONCE) as made,
-    ):
+@pytest.fixture
+def each_way(served_both: Served) -> Iterator[Plant]:
+    with served_both.plant(**ONCE) as made:
         yield made
 
 
@@ -278,6 +269,7 @@ def test_a_task_that_fails_again_is_the_same_dead_letter_and_is_compensated_agai
 
 
 @pytest.mark.shows("S-24")
+@pytest.mark.parametrize("served_beside", MOSTLY_SQLITE, indirect=True)
 def test_a_redrive_is_refused_when_the_author_went_on(plant: Plant) -> None:
     post, letter = fail(plant, "preview")
     plant.posts.edit(post.slug, post.author_id, body="another text")
@@ -294,6 +286,7 @@ def test_a_redrive_is_refused_when_the_author_went_on(plant: Plant) -> None:
 
 
 @pytest.mark.shows("S-24")
+@pytest.mark.parametrize("served_beside", MOSTLY_SQLITE, indirect=True)
 def test_nothing_is_put_back_while_its_compensation_is_under_way(plant: Plant) -> None:
     break_(plant, "preview")
     post = plant.publish()
@@ -310,6 +303,7 @@ def test_nothing_is_put_back_while_its_compensation_is_under_way(plant: Plant) -
 
 
 @pytest.mark.shows("S-24")
+@pytest.mark.parametrize("served_beside", MOSTLY_SQLITE, indirect=True)
 def test_a_rejected_post_is_not_resumed_and_its_letter_stays(plant: Plant) -> None:
     post, letter = fail(plant, "approve")
     with pytest.raises(statuses.InvalidStatus):
@@ -333,6 +327,7 @@ def test_of_two_operators_one_puts_a_dead_letter_back(plant: Plant) -> None:
     assert plant.engine.get(letter["id"]).round == 2
 
 
+@pytest.mark.parametrize("served_beside", MOSTLY_SQLITE, indirect=True)
 def test_a_discarded_dead_letter_stays_to_be_seen_and_is_over(plant: Plant) -> None:
     post, letter = fail(plant, "publish")
     assert plant.dead_letters.discard(letter["id"], actor="ada")["state"] == "discarded"

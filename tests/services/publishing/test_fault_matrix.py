@@ -13,6 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -20,20 +21,24 @@ from bench.publishing.blog import GLANCE_S, Blog
 from tests.services.publishing.plays import (
     APART,
     BESIDE,
+    PLAYED_ORDERS,
     SHORT_PUSHES,
     VARIABLES,
     Cell,
     cells,
 )
 
-PATIENCE = (0.05, 0.1)
-"""How long a worker waits after its key was refused, in seconds."""
 LAST_POINT_S = 10.0
 
 
 @pytest.fixture
 def variables() -> Mapping[str, str]:
     return VARIABLES | SHORT_PUSHES
+
+
+@pytest.fixture
+def orders() -> Mapping[str, Any]:
+    return PLAYED_ORDERS | {"lease_s": 0.5}
 
 
 class Death:
@@ -57,7 +62,7 @@ def restarted(blog: Blog, name: str) -> Iterator[Death]:
         while not over.wait(GLANCE_S):
             if not blog.is_running(name):
                 death.code = blog.forget(name)
-                blog.start(name, patience=PATIENCE)
+                blog.start(name)
                 return
 
     thread = threading.Thread(target=watch)
@@ -73,15 +78,14 @@ def restarted(blog: Blog, name: str) -> Iterator[Death]:
 
 def crash(blog: Blog, cell: Cell) -> list[str]:
     """Act one play while a part is killed; return what is wrong in the end."""
-    blog.stop(cell.part, signal.SIGKILL)
-    blog.start(cell.part, kill_at=cell.point, nth=cell.nth, patience=PATIENCE)
+    blog.arm(cell.part, cell.point, cell.nth)
     with restarted(blog, cell.part) as death:
         played = cell.act(blog)
     wrong = [*death.wrong, *played.wrong(crashed=True)]
     if death.code is None:
         # It would die in a later play.
         blog.stop(cell.part, signal.SIGKILL)
-        blog.start(cell.part, patience=PATIENCE)
+        blog.start(cell.part)
     return [f"{cell}: {what}" for what in wrong]
 
 
@@ -101,7 +105,7 @@ def test_no_post_is_stuck_wherever_a_process_is_killed(
     drawn = random.Random(f"{seed} {way} {store}").sample(  # noqa: S311 - a draw to repeat
         every, sized(len(every), len(every) // 10)
     )
-    blog.start(*blog.names, patience=PATIENCE)
+    blog.start(*blog.names)
     wrong = [what for cell in drawn for what in crash(blog, cell)]
     assert not wrong, "\n".join(wrong)
     assert list(blog.engine.inspect.verify()) == []

@@ -158,7 +158,7 @@ def test_the_matrix_has_every_point_of_the_sources() -> None:
 def test_whole_sagas_pass_every_point_where_the_matrix_kills(blog: Blog, way: str) -> None:
     traces = {name: blog.folder / f"{name}.trace" for name in blog.names}
     for name in blog.names:
-        blog.start(name, trace=str(traces[name]), patience=(0.05, 0.1))
+        blog.start(name, trace=str(traces[name]))
     wrong = [f"{play}: {what}" for play, act in PLAYS.items() for what in act(blog).wrong()]
     assert wrong == []
     for name in blog.names:

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.services.publishing.site import PREVIEW, Site
+from tests.services.publishing.site import MOSTLY_SQLITE, PREVIEW, Site
 from tests.services.publishing.test_public_api import data_of, must_refuse
 from ulak.auth import SERVICE, VIEWER, Keys
 from ulak.services.publishing import statuses
@@ -38,6 +38,7 @@ def must_be(answer: httpx.Response, post: Article, status: str, *, changed: bool
 
 
 @pytest.mark.shows("S-46")
+@pytest.mark.parametrize("site", MOSTLY_SQLITE, indirect=True)
 def test_every_internal_route_has_the_one_check_and_a_scope(site: Site) -> None:
     (public, internal, _) = (lines for _, lines in site.lines)
     assert {line.path.split("/")[1] for line in internal} == {"internal"}
@@ -59,6 +60,7 @@ def test_every_internal_route_has_the_one_check_and_a_scope(site: Site) -> None:
 
 
 @pytest.mark.shows("S-46")
+@pytest.mark.parametrize("site", MOSTLY_SQLITE, indirect=True)
 def test_without_a_good_key_every_internal_route_answers_the_same(site: Site) -> None:
     post, good = pending(site), site.key().removeprefix("Token ")
     revoked = site.keys.create_key("revoked", roles=[SERVICE], actor="tests")
@@ -89,6 +91,7 @@ def test_without_a_good_key_every_internal_route_answers_the_same(site: Site) ->
         must_refuse(answer, 401, "invalid_api_key")
 
 
+@pytest.mark.parametrize("site", MOSTLY_SQLITE, indirect=True)
 def test_a_good_key_for_another_call_is_refused_by_another_code(site: Site) -> None:
     post = pending(site)
     for line in site.lines[1][1]:
@@ -102,6 +105,7 @@ def test_a_good_key_for_another_call_is_refused_by_another_code(site: Site) -> N
     must_refuse(answer, 403, "insufficient_scope")
 
 
+@pytest.mark.parametrize("site", MOSTLY_SQLITE, indirect=True)
 def test_the_whole_article_is_read(site: Site) -> None:
     post = site.stand(statuses.REJECTED)
     path = f"/internal/articles/{post.id}"
@@ -165,6 +169,7 @@ def test_a_rejection_and_a_failure_keep_their_reasons(site: Site) -> None:
     must_refuse(site.internal(post, "error", message="x"), 422, "validation_error")
 
 
+@pytest.mark.parametrize("site", MOSTLY_SQLITE, indirect=True)
 def test_a_body_may_be_left_out_and_must_not_have_other_members(site: Site) -> None:
     must_be(site.internal(post := pending(site), "approve"), post, "PENDING_PUBLISH", changed=True)
     must_be(site.internal(post := pending(site), "reject"), post, "REJECTED", changed=True)
@@ -185,6 +190,7 @@ def test_a_body_may_be_left_out_and_must_not_have_other_members(site: Site) -> N
         *(("error", status, "invalid_status") for status in ("DRAFT", "PUBLISHED", "REJECTED")),
     ],
 )
+@pytest.mark.parametrize("site", MOSTLY_SQLITE, indirect=True)
 def test_a_step_that_comes_elsewhere_is_refused(
     site: Site, step: str, status: str, code: str
 ) -> None:
@@ -195,6 +201,7 @@ def test_a_step_that_comes_elsewhere_is_refused(
 
 @pytest.mark.shows("S-6")
 @pytest.mark.parametrize("step", BODIES)
+@pytest.mark.parametrize("site", MOSTLY_SQLITE, indirect=True)
 def test_a_call_about_another_publication_is_refused(site: Site, step: str) -> None:
     post = pending(site, verdict=step == "publish", preview=step == "publish")
     before = site.posts.get_by_id(post.id)

@@ -59,11 +59,11 @@ def test_a_narrowed_key_opens_the_calls_of_its_worker_and_is_403_elsewhere(site)
 
 
 @pytest.mark.shows("S-31", "S-35", "S-44")
-def test_the_script_makes_keys_from_both_places_and_breaks_none(tmp_path):
+def test_the_script_makes_keys_from_both_places_and_breaks_none(tmp_path, zygote):
     """From the repository, and copied to the working directory of an image; the database is as
     empty as when a system is set up."""
     shutil.copy(SCRIPT, tmp_path)
-    with Parts(tmp_path, DATABASE_URL="sqlite:///posts.db") as parts:
+    with Parts(tmp_path, zygote, DATABASE_URL="sqlite:///posts.db") as parts:
         first = parts.run(f"{sys.executable} {SCRIPT}")
         second = parts.run(f"{sys.executable} generate_api_keys.py --least-privilege")
     assert (first.process.returncode, second.process.returncode) == (0, 0), parts.said()
@@ -87,9 +87,11 @@ def test_no_key_is_stored(tmp_path):
 
 
 @pytest.mark.shows("S-31", "S-34")
-def test_the_keys_of_the_script_are_listed_rotated_and_revoked_by_ulak_keys(tmp_path):
-    with Parts(tmp_path, DATABASE_URL="sqlite:///posts.db", ULAK_SERVICE="publishing") as parts:
-        old = keys_in(parts.run(f"{sys.executable} {SCRIPT}").said)["dlq-worker"]
+def test_the_keys_of_the_script_are_listed_rotated_and_revoked_by_ulak_keys(tmp_path, zygote):
+    about = {"DATABASE_URL": "sqlite:///posts.db", "ULAK_SERVICE": "publishing"}
+    with Parts(tmp_path, zygote, **about) as parts:
+        # What the script does, as the test above shows.
+        old = keys_in(parts.run("ulak publishing make-keys").said)["dlq-worker"]
         id = old.split("_")[1]
         listed = parts.run("ulak keys list --json").said
         assert [name for name in NAMES if f'"{name}"' not in listed] == []

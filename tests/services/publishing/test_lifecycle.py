@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.services.publishing.site import PREVIEW, Site, id_of
+from tests.services.publishing.site import MOSTLY_SQLITE, PREVIEW, Site, id_of
 from ulak.services.publishing import statuses
 from ulak.services.publishing.articles import Article
 from ulak.services.publishing.statuses import (
@@ -108,6 +108,7 @@ def test_every_move_of_the_table_is_made_by_each_of_its_causes() -> None:
 
 
 @pytest.mark.parametrize(("to", "cause"), [(DRAFT, statuses.RETURNED), (PUBLISHED, "by-mistake")])
+@pytest.mark.parametrize("site", MOSTLY_SQLITE, indirect=True)
 def test_a_move_that_is_not_in_the_table_cannot_be_written(site: Site, to: str, cause: str) -> None:
     post = site.stand(PUBLISHED)
     with (

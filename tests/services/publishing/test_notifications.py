@@ -7,7 +7,7 @@ import logging
 import threading
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -30,6 +30,7 @@ from tests.services.publishing.blog import (
     work,
 )
 from tests.services.publishing.plant import serving
+from tests.services.publishing.site import MOSTLY_SQLITE
 from ulak import RetryLater
 from ulak.services.publishing import notifications, users
 from ulak.services.publishing.events import step
@@ -70,11 +71,14 @@ def ends(again: RetryLater | None) -> tuple[timedelta, bool]:
     return again.after, again.spend_attempt
 
 
-def shown_by(address: str, name: str) -> list[dict[str, str]]:
-    """Return what the stand-in has got for a subscriber."""
-    # Without TLS, whose authorities take longer to read than all the rest.
-    url, options = f"{address}/api/v1/notifications", {"verify": False, "trust_env": False}
-    return list(httpx.get(url, params={"token": key_of(name)}, **options).json())
+def shown_by(address: str, everybody: Iterable[str]) -> dict[str, list[dict[str, str]]]:
+    """Return what the stand-in has got for each subscriber."""
+    with httpx.Client(base_url=address, trust_env=False) as client:
+
+        def read(name: str) -> list[dict[str, str]]:
+            return list(client.get("/api/v1/notifications", params={"token": key_of(name)}).json())
+
+        return {name: read(name) for name in everybody}
 
 
 # --- who gets what ------------------------------------------------------------------
@@ -92,12 +96,12 @@ def test_each_subscriber_gets_one_push_however_often_the_task_is_delivered(
         for _ in range(3):
             assert blog.run() is None
         assert blog.rows() == dict.fromkeys(everybody, ("sent", 1))
-        for name in everybody:
-            (push,) = shown_by(address, name)
+        for (push,) in shown_by(address, everybody).values():
             assert push["message"] == f"Пользователь {AUTHOR} выпустил новый пост: Первая зап..."
 
 
 @pytest.mark.shows("S-36")
+@pytest.mark.parametrize("url", MOSTLY_SQLITE, indirect=True)
 def test_a_push_has_the_key_of_its_subscriber_and_of_the_delivery(open_blog: OpenBlog) -> None:
     with receiving() as receiver:
         blog = open_blog(receiver.url, notify_message="{author_id}: {title}")
@@ -151,6 +155,7 @@ def test_a_subscriber_without_a_key_is_skipped_with_a_warning(
 
 
 @pytest.mark.shows("S-37")
+@pytest.mark.parametrize("url", MOSTLY_SQLITE, indirect=True)
 def test_a_key_that_was_set_under_another_secret_is_skipped_and_says_so(
     open_blog: OpenBlog,
 ) -> None:
@@ -188,6 +193,7 @@ def test_who_unsubscribes_or_is_deactivated_before_their_turn_is_skipped(
 
 @pytest.mark.shows("S-38")
 @pytest.mark.parametrize("status", [400, 401, 404, 410, 422])
+@pytest.mark.parametrize("url", MOSTLY_SQLITE, indirect=True)
 def test_what_a_receiver_refuses_is_final(open_blog: OpenBlog, status: int) -> None:
     with receiving({"ada": [status]}) as receiver:
         blog = open_blog(receiver.url)
@@ -200,6 +206,7 @@ def test_what_a_receiver_refuses_is_final(open_blog: OpenBlog, status: int) -> N
 
 @pytest.mark.shows("S-38", "S-40")
 @pytest.mark.parametrize("answer", [500, 503, 408, 425, 429, 302, DROPS])
+@pytest.mark.parametrize("url", MOSTLY_SQLITE, indirect=True)
 def test_what_passes_is_tried_again_for_that_subscriber_alone(
     open_blog: OpenBlog, answer: int
 ) -> None:
@@ -216,6 +223,7 @@ def test_what_passes_is_tried_again_for_that_subscriber_alone(
 
 
 @pytest.mark.shows("S-38")
+@pytest.mark.parametrize("url", MOSTLY_SQLITE, indirect=True)
 def test_who_does_not_answer_in_time_is_tried_again(open_blog: OpenBlog) -> None:
     with receiving({"ada": [HANGS]}) as receiver:
         hasty = open_blog(receiver.url, push_timeout_s=0.1)
@@ -229,6 +237,7 @@ def test_who_does_not_answer_in_time_is_tried_again(open_blog: OpenBlog) -> None
 
 
 @pytest.mark.shows("S-38")
+@pytest.mark.parametrize("url", MOSTLY_SQLITE, indirect=True)
 def test_429_waits_as_long_as_it_says_and_spends_no_try(open_blog: OpenBlog) -> None:
     with receiving({"ada": [(429, 30)] * 6}) as receiver:
         blog = open_blog(receiver.url)
@@ -241,6 +250,7 @@ def test_429_waits_as_long_as_it_says_and_spends_no_try(open_blog: OpenBlog) -> 
 
 
 @pytest.mark.shows("S-38")
+@pytest.mark.parametrize("url", MOSTLY_SQLITE, indirect=True)
 def test_a_receiver_that_says_429_for_more_than_a_day_fails_as_others_do(
     open_blog: OpenBlog,
 ) -> None:
@@ -258,6 +268,7 @@ def test_a_receiver_that_says_429_for_more_than_a_day_fails_as_others_do(
 
 
 @pytest.mark.shows("S-17", "S-38")
+@pytest.mark.parametrize("url", MOSTLY_SQLITE, indirect=True)
 def test_retry_after_wins_over_the_delay_when_it_is_longer(open_blog: OpenBlog) -> None:
     with receiving({"ada": [(503, 60), (503, 1)]}) as receiver:
         blog = open_blog(receiver.url)
@@ -268,6 +279,7 @@ def test_retry_after_wins_over_the_delay_when_it_is_longer(open_blog: OpenBlog) 
 
 
 @pytest.mark.shows("S-38")
+@pytest.mark.parametrize("url", MOSTLY_SQLITE, indirect=True)
 def test_receivers_that_hang_delay_nobody_else(open_blog: OpenBlog) -> None:
     with receiving({"s00000": [HANGS], "s00001": [HANGS]}) as receiver:
         blog = open_blog(receiver.url, notify_concurrency=3)
@@ -331,6 +343,7 @@ def test_who_waits_is_not_lost_with_a_neighbour_that_is_dead(open_blog: OpenBlog
 
 
 @pytest.mark.shows("S-38")
+@pytest.mark.parametrize("url", MOSTLY_SQLITE, indirect=True)
 def test_an_answer_without_an_end_is_not_read(open_blog: OpenBlog) -> None:
     sent = 0
 
@@ -359,6 +372,7 @@ async def _until_gone(receive: Any) -> None:
 
 
 @pytest.mark.shows("S-37")
+@pytest.mark.parametrize("url", MOSTLY_SQLITE, indirect=True)
 def test_a_worker_that_stops_begins_nothing_more_and_loses_nothing(open_blog: OpenBlog) -> None:
     with receiving({"s00000": [HANGS], "s00010": [HANGS]}) as receiver:
         blog = open_blog(receiver.url, notify_concurrency=2)
@@ -444,8 +458,7 @@ def test_a_worker_that_dies_anywhere_leaves_each_subscriber_one_notification(
             assert now == {"sent": 7 - left["processing"], "processing": left["processing"]}
         blog.finish()
         assert set(blog.statuses().values()) == {"sent"}
-        for name in names(7):
-            assert len(shown_by(address, name)) == 1
+        assert {len(pushes) for pushes in shown_by(address, names(7)).values()} == {1}
 
 
 @pytest.mark.shows("S-39")
@@ -563,6 +576,7 @@ def test_a_claim_waits_for_an_unsubscribe_that_is_not_committed(
 
 
 @pytest.mark.shows("S-41")
+@pytest.mark.parametrize("url", MOSTLY_SQLITE, indirect=True)
 def test_no_more_are_sent_at_once_than_the_settings_say(open_blog: OpenBlog) -> None:
     with receiving(hold=20) as receiver:
         blog = open_blog(receiver.url)
@@ -573,6 +587,7 @@ def test_no_more_are_sent_at_once_than_the_settings_say(open_blog: OpenBlog) -> 
 
 
 @pytest.mark.shows("S-41")
+@pytest.mark.parametrize("url", MOSTLY_SQLITE, indirect=True)
 def test_ten_thousand_subscribers_take_no_more_memory_than_a_few(
     open_blog: OpenBlog, monkeypatch: pytest.MonkeyPatch, sized: Callable[[int, int], int]
 ) -> None:

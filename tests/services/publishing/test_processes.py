@@ -38,7 +38,7 @@ def lines_of_queues(said: str) -> list[str]:
 
 
 @pytest.mark.shows("S-2", "S-28", "S-46")
-def test_the_parts_publish_a_post_with_posts_users_and_queue_apart(tmp_path, postgres_url):
+def test_the_parts_publish_a_post_with_posts_users_and_queue_apart(tmp_path, postgres_url, zygote):
     ports = {name: free_port() for name in ("backend", "users-api", "push-notificator")}
     at = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
     environ = {
@@ -47,7 +47,7 @@ def test_the_parts_publish_a_post_with_posts_users_and_queue_apart(tmp_path, pos
         at["backend"], "PUSH_SERVICE_URL": f"{at['push-notificator']}/api/v1/notify",
         "MODERATION_APPROVE_RATE": "1", "ULAK_ENV": "production",
     }  # fmt: skip
-    with Parts(tmp_path, **environ) as parts:
+    with Parts(tmp_path, zygote, **environ) as parts:
         made = parts.run("ulak publishing make-keys").said
         key = re.search(r"^dlq-worker +(\S+)$", made, re.M)[1]
         parts.environ["INTERNAL_API_KEY"] = key
@@ -73,12 +73,13 @@ def test_the_parts_publish_a_post_with_posts_users_and_queue_apart(tmp_path, pos
 
 
 @pytest.mark.shows("S-46", "S-47")
-def test_up_makes_keys_once_tells_where_the_backend_is_and_publishes(tmp_path):
+def test_up_makes_keys_once_tells_where_the_backend_is_and_publishes(tmp_path, zygote):
     """By a child, which learns the address that the system has chosen from its parent; the posts
     are in a store of their own, which `ulak up` works on too."""
     receiver = free_port()
     push = f"http://127.0.0.1:{receiver}"
-    with Parts(tmp_path, MODERATION_APPROVE_RATE="1", ULAK_SERVICE="publishing") as parts:
+    environ = {"MODERATION_APPROVE_RATE": "1", "ULAK_SERVICE": "publishing"}
+    with Parts(tmp_path, zygote, **environ) as parts:
         parts.environ["PUSH_SERVICE_URL"] = f"{push}/api/v1/notify"
         parts.environ |= {"ULAK_STORE": "sqlite:///tasks.db", "DATABASE_URL": "sqlite:///posts.db"}
         parts.begin(f"ulak publishing push-notificator --port {receiver}")
@@ -164,11 +165,11 @@ def test_a_queue_on_redis_is_refused_with_a_sentence(run, part):
 
 @pytest.mark.shows("S-44")
 @pytest.mark.parametrize("command", ["ulak publishing outbox", "ulak up --port 0"])
-def test_a_file_env_is_read_and_what_is_set_wins(tmp_path, command):
+def test_a_file_env_is_read_and_what_is_set_wins(tmp_path, zygote, command):
     (tmp_path / ".env").write_text(
         "DATABASE_URL=sqlite:///from-the-file.db\nULAK_DATA=kept\nULAK_SERVICE=publishing\n"
     )
-    with Parts(tmp_path, DATABASE_URL="sqlite:///from-the-shell.db") as parts:
+    with Parts(tmp_path, zygote, DATABASE_URL="sqlite:///from-the-shell.db") as parts:
         part = parts.begin(command)
         until(lambda: (tmp_path / "from-the-shell.db").exists(), parts.said)
         if "up" in command:

@@ -7,7 +7,7 @@ from uuid import UUID
 import httpx
 import pytest
 
-from tests.services.publishing.site import TEXTS, Site, id_of
+from tests.services.publishing.site import MOSTLY_SQLITE, TEXTS, Site, id_of
 from ulak.errors import StoreError
 from ulak.services.publishing import statuses
 
@@ -165,6 +165,7 @@ def test_lists_show_what_is_published_and_to_its_author_everything(site: Site) -
 
 
 @pytest.mark.shows("S-8")
+@pytest.mark.parametrize("site", MOSTLY_SQLITE, indirect=True)
 def test_a_token_must_be_good_wherever_it_is_sent(site: Site) -> None:
     post = site.stand(statuses.PUBLISHED)
     good = site.login()
@@ -187,6 +188,7 @@ def test_a_token_must_be_good_wherever_it_is_sent(site: Site) -> None:
     must_refuse(no_token, 401, "not_authenticated")
 
 
+@pytest.mark.parametrize("site", MOSTLY_SQLITE, indirect=True)
 def test_paths_work_with_and_without_the_final_slash(site: Site) -> None:
     ada = site.login()
     slug = data_of(site.ask("POST", f"{ARTICLES}/", ada, json=TEXTS), 201)["slug"]
@@ -212,6 +214,7 @@ def test_paths_work_with_and_without_the_final_slash(site: Site) -> None:
         ([], "body"),
     ],
 )
+@pytest.mark.parametrize("site", MOSTLY_SQLITE, indirect=True)
 def test_a_body_that_cannot_be_used_names_each_field(site: Site, body: Any, field: str) -> None:
     refused = must_refuse(
         site.ask("POST", ARTICLES, site.login(), json=body), 422, "validation_error"

@@ -15,13 +15,13 @@ import pytest
 
 from tests.services.publishing.plant import (
     Plant,
-    lend_queue,
     live_author,
     live_relay,
     open_like,
     place,
     planted,
 )
+from tests.services.publishing.shared import Served
 from tests.services.publishing.site import AMPLE_S, TEXTS, eventually
 from ulak import JobFilter, StoreError, WorkerSettings
 from ulak.services.publishing import queue as queues
@@ -39,8 +39,8 @@ RELAYS = WorkerSettings(queues=frozenset({RELAY_QUEUE}), lease=timedelta(seconds
 
 
 @pytest.fixture
-def plant(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> Iterator[Plant]:
-    with lend_queue(request, url, tmp_path) as other, planted(url, other) as made:
+def plant(served_apart: Served) -> Iterator[Plant]:
+    with served_apart.plant() as made:
         yield made
 
 

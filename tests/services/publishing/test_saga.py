@@ -17,6 +17,7 @@ from tests.services.publishing.plant import (
     place,
     planted,
 )
+from tests.services.publishing.shared import Served
 from tests.services.publishing.site import eventually
 from ulak import JobFilter
 from ulak.services.publishing import handling, statuses
@@ -38,20 +39,16 @@ from ulak.testing import faults
 IN_ORDER = (MODERATE, GENERATE_PREVIEW, PUBLISH, NOTIFY)
 
 
-@pytest.fixture(params=["same", "apart"])
-def plant(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> Iterator[Plant]:
+@pytest.fixture
+def plant(served_both: Served) -> Iterator[Plant]:
     """The queue beside the posts, or in another database."""
-    if request.param == "same":
-        with planted(url) as made:
-            yield made
-        return
-    with lend_queue(request, url, tmp_path) as other, planted(url, other) as made:
+    with served_both.plant() as made:
         yield made
 
 
 @pytest.fixture
-def beside(url: str) -> Iterator[Plant]:
-    with planted(url) as made:
+def beside(served_beside: Served) -> Iterator[Plant]:
+    with served_beside.plant() as made:
         yield made
 
 
@@ -88,10 +85,8 @@ def test_an_approved_post_is_published_and_each_subscriber_is_told_once(plant: P
 
 
 @pytest.mark.shows("S-16", "S-5")
-def test_a_rejected_post_goes_no_further_and_nobody_is_told(
-    request: pytest.FixtureRequest, url: str
-) -> None:
-    with planted(url, approve_rate=0.0) as plant:
+def test_a_rejected_post_goes_no_further_and_nobody_is_told(served_beside: Served) -> None:
+    with served_beside.plant(approve_rate=0.0) as plant:
         author, _ = plant.make_author(1)
         post = plant.publish(author=author)
         with plant.running():

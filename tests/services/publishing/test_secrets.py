@@ -78,7 +78,7 @@ def replace_a_key(blog: Blog) -> str:
     made = directory.create_key("moderation-2", roles=[SERVICE], actor="tests")
     blog.keys["moderation"] = made.text
     blog.stop(SAGA_WORKER)
-    blog.start(SAGA_WORKER, records=str(blog.folder / "logs" / "new.records"), patience=(0.05, 0.1))
+    blog.start(SAGA_WORKER, records=str(blog.folder / "logs" / "new.records"))
     blog.wait_until_at_rest([post])
     assert queue.find(statuses.MODERATE, blog.publishing.posts.get_by_id(post.id)) is not None
     return made.text
@@ -96,7 +96,7 @@ def test_no_table_and_no_log_of_a_run_opens_anything(
     names = (*blog.names, USERS_API)
     logs = tmp_path / "logs"
     for name in names:
-        blog.start(name, records=str(logs / f"{name}.records"), patience=(0.05, 0.1))
+        blog.start(name, records=str(logs / f"{name}.records"))
     planted = {"the password": PASSWORD, "a new password": NEW_PASSWORD, "a new key": NEW_KEY}
     planted |= {"the secret": SECRET, "the author's token": blog.token}
     planted |= {f"the key of {name}": text for name, text in blog.keys.items()}

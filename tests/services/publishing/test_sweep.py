@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.services.publishing.site import PREVIEW, Site, eventually
+from tests.services.publishing.site import MOSTLY_SQLITE, PREVIEW, Site, eventually
 from ulak import JobFilter
 from ulak.engine.ports import WorkerSettings
 from ulak.kit.clock import micros
@@ -74,6 +74,7 @@ def test_a_post_is_left_alone_while_its_task_lives_or_is_not_old_enough(site: Si
         ("cancelled", 1), ("expired", 1), (None, 1),
     ],
 )  # fmt: skip
+@pytest.mark.parametrize("site", MOSTLY_SQLITE, indirect=True)
 def test_a_task_that_is_held_or_over_counts_as_lost_and_a_dead_letter_does_not(
     site: Site, monkeypatch: pytest.MonkeyPatch, role: str | None, started: int
 ) -> None:

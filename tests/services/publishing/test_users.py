@@ -8,7 +8,9 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ import pytest
 
 import ulak.web
 from tests.services.publishing.blog import AMPLE_S, ANOTHER_SECRET, SECRET, Blog, wait_for_a_lock
-from tests.services.publishing.site import at_once
+from tests.services.publishing.shared import Shared
+from tests.services.publishing.site import MOSTLY_SQLITE, at_once
 from ulak.errors import BadInput, Unauthenticated
 from ulak.kit.clock import SECOND
 from ulak.service import Service, attach
@@ -108,9 +111,32 @@ def open_api(url: str) -> Iterator[Callable[..., UsersApi]]:
         api.close()
 
 
-@pytest.fixture
-def api(open_api: Callable[..., UsersApi]) -> UsersApi:
-    return open_api()
+@pytest.fixture(scope="module")
+def apis(lend_to_all: Callable[[str], str]) -> Iterator[Callable[[str], tuple[UsersApi, Shared]]]:
+    """Return the process of all tests on a kind of database, and that database."""
+    with ExitStack() as stack:
+
+        @cache
+        def find(store: str) -> tuple[UsersApi, Shared]:
+            made = UsersApi(lend_to_all(store))
+            stack.callback(made.close)
+            made.engine.open()
+            shared = Shared(made.url)
+            shared.keep()
+            stack.callback(shared.close)
+            return made, shared
+
+        yield find
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def api(
+    request: pytest.FixtureRequest, apis: Callable[[str], tuple[UsersApi, Shared]]
+) -> Iterator[UsersApi]:
+    """Return a process, as if it were new."""
+    found, shared = apis(request.param)
+    yield found
+    shared.end()
 
 
 # --- registration and login ---------------------------------------------------------
@@ -177,7 +203,7 @@ def test_a_registration_waits_for_one_that_is_not_committed(
         assert first.result(AMPLE_S)["username"] == "ada"
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("api", ["sqlite"], indirect=True)
 def test_what_cannot_be_a_user_is_refused_by_its_field(api: UsersApi) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"email": "ada"}, "email"),
@@ -201,18 +227,23 @@ def test_what_cannot_be_a_user_is_refused_by_its_field(api: UsersApi) -> None:
         assert "password" not in changed or changed["password"] not in answer.text
 
 
-def test_a_password_is_kept_as_a_slow_salted_hash(api: UsersApi, tmp_path: Path, url: str) -> None:
+@pytest.mark.usefixtures("slow_passwords")
+def test_a_password_is_kept_as_a_slow_salted_hash(
+    open_api: Callable[..., UsersApi], tmp_path: Path, url: str
+) -> None:
+    api = open_api()
     for name in ("ada", "bob"):
         api.register(username=name, email=f"{name}@example.com")
     statement = "SELECT password_hash FROM {schema}.publishing_users"
     hashes = [hash for (hash,) in api.users.tables.read(statement)]
-    assert all(hash.startswith("$argon2id$") for hash in hashes)
+    assert all(hash.startswith("$argon2id$v=19$m=65536,t=3,") for hash in hashes)
     assert len(set(hashes)) == 2
     scanner = Scanner({"password": ADA["password"]})
     is_sqlite = url.startswith("sqlite")
     assert (scanner.scan_folder(tmp_path) if is_sqlite else scanner.scan_postgres(url)) == []
 
 
+@pytest.mark.parametrize("api", MOSTLY_SQLITE, indirect=True)
 def test_the_shortest_and_the_longest_password_are_taken(api: UsersApi) -> None:
     for name, password in (("short", "123456"), ("long", "ж" * 100)):
         email = f"{name}@example.com"
@@ -220,6 +251,7 @@ def test_the_shortest_and_the_longest_password_are_taken(api: UsersApi) -> None:
         assert api.login(email=email, password=password).status_code == 200
 
 
+@pytest.mark.parametrize("api", MOSTLY_SQLITE, indirect=True)
 def test_a_wrong_password_and_an_unknown_email_are_answered_alike_and_as_slowly(
     api: UsersApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +280,7 @@ def test_a_wrong_password_and_an_unknown_email_are_answered_alike_and_as_slowly(
 
 
 @pytest.mark.shows("S-8")
+@pytest.mark.parametrize("api", MOSTLY_SQLITE, indirect=True)
 def test_a_token_says_who_and_for_how_long(api: UsersApi) -> None:
     token = api.enter()
     (who,) = api.users.tables.read("SELECT id, email FROM {schema}.publishing_users")
@@ -261,6 +294,7 @@ def test_a_token_says_who_and_for_how_long(api: UsersApi) -> None:
 
 
 @pytest.mark.shows("S-8")
+@pytest.mark.parametrize("api", MOSTLY_SQLITE, indirect=True)
 def test_a_token_is_good_for_thirty_minutes(api: UsersApi) -> None:
     token = api.enter()
     api.clock.advance(timedelta(minutes=29, seconds=59))
@@ -272,7 +306,7 @@ def test_a_token_is_good_for_thirty_minutes(api: UsersApi) -> None:
 
 
 @pytest.mark.shows("S-8")
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("api", ["sqlite"], indirect=True)
 def test_only_a_token_of_this_secret_and_this_algorithm_is_good(api: UsersApi) -> None:
     good = api.enter()
     claims = jwt.decode(good, options={"verify_signature": False})
@@ -311,7 +345,7 @@ def _resigned(claims: dict[str, Any], algorithm: str) -> str:
 
 
 @pytest.mark.shows("S-8")
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("api", ["sqlite"], indirect=True)
 def test_without_a_token_no_route_of_users_answers(api: UsersApi) -> None:
     token = api.enter()
     routes = [
@@ -326,7 +360,7 @@ def test_without_a_token_no_route_of_users_answers(api: UsersApi) -> None:
             assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("api", ["sqlite"], indirect=True)
 def test_a_token_of_a_user_of_another_system_is_refused(api: UsersApi) -> None:
     api.enter()
     now = api.clock.now() // SECOND
@@ -427,7 +461,7 @@ def test_a_subscription_key_is_sealed_in_the_table(
         data_of(api.ask("PUT", path, token, json={"subscription_key": right}))
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("api", ["sqlite"], indirect=True)
 def test_no_key_is_sealed_without_a_secret(api: UsersApi) -> None:
     api.add("ada")
     without = Users(api.engine, PublishingSettings())
