@@ -2,8 +2,9 @@
 SOCKET`.
 
 A zygote imports what parts need, opens nothing, has no threads, and forks a child for each order.
-The child runs a command of `ulak` as if it were typed. So a part that was killed is back within some
-tens of milliseconds. Orders are lines of JSON on standard input; when that ends, every child does.
+The child runs a command of `ulak` as if it were typed. So a part that was killed is back within
+some tens of milliseconds. Orders are lines of JSON on standard input; when that ends, every child
+does.
 
 Programs that were started by others order at a socket, with a line to each and their three standard
 files. They are told the child's process id and then its exit code. If the line ends before that,

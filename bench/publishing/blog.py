@@ -6,7 +6,6 @@ before the receiver; workers call through them.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
