@@ -52,9 +52,6 @@ def user_name() -> str:
         return f"uid-{os.getuid()}"
 
 
-HostOption = Annotated[
-    str | None, typer.Option(help="Listen on this address; else ULAK_HOST or 127.0.0.1.")
-]
 ActorOption = Annotated[
     str, typer.Option(default_factory=user_name, show_default="you", help="Who acts.")
 ]
