@@ -40,8 +40,11 @@ def follow(opened: Terminal, *headings: str) -> None:
 
 @pytest.mark.shows("C-108")
 def test_the_walk_from_an_order_to_done_is_typed_as_the_page_says(opened: Terminal) -> None:
-    follow(opened, "", "From an order to DONE")
+    follow(opened, "")
+    # The saw and ulak are started at once, and whoever types by hand gives both the time.
+    opened.wait_for(opened.folder / "block-1.out", "  orders  ")
     greeting = (opened.folder / "block-1.out").read_text()
+    follow(opened, "From an order to DONE")
     assert re.search(rf"^  cutting   http://{opened.replaced['localhost:8090']}$", greeting, re.M)
     assert re.search(r"^  orders    http://\S+/cutting/$", greeting, re.M)
 
