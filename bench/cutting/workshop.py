@@ -22,8 +22,9 @@ from bench.cutting import program
 from bench.publishing.blog import is_alive, wait_until
 from bench.zygote import Zygote
 from ulak.service import attach, get_service, start
-from ulak.services.cutting import FLOW, Cutting
+from ulak.services.cutting import FLOW
 from ulak.services.cutting.delivery import Delivery
+from ulak.services.cutting.jobs import Cutting
 from ulak.services.cutting.order import parse_order
 from ulak.services.cutting.rules import DEFAULT_RULES
 from ulak.services.cutting.saw import CUT, LEDGER, Manner, Saw

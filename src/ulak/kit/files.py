@@ -6,8 +6,8 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -20,9 +20,11 @@ __all__ = [
     "TEMPORARY",
     "StableFiles",
     "is_there",
+    "list_files",
     "open_file",
     "read_clock",
     "rename_once",
+    "restoring",
     "sha256_of",
     "sweep",
     "write_atomically",
@@ -66,6 +68,22 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes], *, replace: b
     return digest.hexdigest()
 
 
+@contextmanager
+def restoring(path: Path, *errors: type[Exception]) -> Iterator[None]:
+    """Put a file back as it was, or remove it again, when one of these errors ends the block: so
+    that a change of it and one of a database are made together or not at all. Raises `OSError`: it
+    cannot be put back."""
+    before = path.read_bytes() if path.exists() else None
+    try:
+        yield
+    except errors:
+        if before is None:
+            path.unlink(missing_ok=True)
+        else:
+            write_atomically(path, before)
+        raise
+
+
 def rename_once(source: Path, target: Path) -> bool:
     """Rename a file that others may rename too, and flush the folder of its new name; tell whether
     it was this call that did it. Raises `OSError`: the folder cannot be reached."""
@@ -102,27 +120,39 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def sweep(folder: Path, suffix: str, *, older_than: timedelta) -> int:
-    """Remove the files of a folder whose names end with a suffix and that are older than this,
+def list_files(folder: Path, is_wanted: Callable[[str], object]) -> list[tuple[str, int]]:
+    """Return the files of a folder whose names are wanted, each with its time of change in
+    nanoseconds since 1970; neither links nor folders. Raises `OSError`: the folder cannot be read.
+    """
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if is_wanted(entry.name)]
+    found = []
+    for name in names:
+        with suppress(FileNotFoundError):  # it was renamed or removed in this moment
+            facts = os.lstat(folder / name)
+            if stat.S_ISREG(facts.st_mode):
+                found.append((name, facts.st_mtime_ns))
+    return found
+
+
+def sweep(folder: Path, *suffixes: str, older_than: timedelta) -> int:
+    """Remove the files of a folder whose names end with one of these and that are older than this,
     and return how many they were.
 
     The age is by the folder's own clock. A folder that is not there has no files. Raises
     `OSError`: the folder cannot be read or written.
     """
     try:
-        with os.scandir(folder) as entries:
-            names = [e.name for e in entries if e.name.endswith(suffix)]
+        found = list_files(folder, lambda name: name.endswith(suffixes))
     except FileNotFoundError:
         return 0
-    oldest = read_clock(folder) - int(older_than.total_seconds() * 1e9) if names else 0
+    oldest = read_clock(folder) - int(older_than.total_seconds() * 1e9) if found else 0
     removed = 0
-    for name in names:
+    for name in (name for name, changed_ns in found if changed_ns < oldest):
         # It may have gone: its writer has come to its end, or another sweep was quicker.
         with suppress(FileNotFoundError):
-            facts = os.lstat(folder / name)
-            if stat.S_ISREG(facts.st_mode) and facts.st_mtime_ns < oldest:
-                os.unlink(folder / name)
-                removed += 1
+            os.unlink(folder / name)
+            removed += 1
     return removed
 
 

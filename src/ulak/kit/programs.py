@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from subprocess import DEVNULL
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from ulak.core.run import Run
 
 __all__ = ["Program", "plain_environment"]
 
@@ -101,6 +105,20 @@ class Program:
                 for file in (output, written, guarded, hold):
                     os.close(file)
         return f"ended with {self.code}"
+
+    async def run_noted(self, run: Run[Any], kind: str, name: str, **details: object) -> str:
+        """Run it as `run` does, and return how `name` has ended, in words. They are a note of the
+        job's run too, also when that is cancelled, with the details and with `exit_code`, `seconds`
+        and `output`."""
+        began, ending = time.monotonic(), "was ended with its run"
+        try:
+            ending = await self.run()
+        finally:
+            run.note(
+                kind, f"{name} {ending}", **details, exit_code=self.code,
+                seconds=round(time.monotonic() - began, 3), output=self.output,
+            )  # fmt: skip
+        return f"{name} {ending}"
 
     def _read(self, output: int) -> None:
         # A pipe holds no more than that. It never ends: this process has its other end as well.

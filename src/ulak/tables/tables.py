@@ -256,6 +256,11 @@ class Tables:
         with self.reading() as connection:
             return self.execute(connection, statement, *values)
 
+    def write(self, statement: str, *values: Any) -> list[Row]:
+        """Run one statement in a transaction of its own, as `writing` does, and return its rows."""
+        with self.writing() as connection:
+            return self.execute(connection, statement, *values)
+
     @contextmanager
     def reading(self) -> Iterator[Any]:
         """Lend a connection that only reads, for several SELECTs; nobody waits for it. Raises

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import ulak
 from ulak import WorkerSettings
-from ulak.services.cutting import Cutting, attach
+from ulak.services.cutting import attach
+from ulak.services.cutting.jobs import Cutting
 from ulak.settings import Settings
 
 LEASE_S = 1.0

@@ -19,7 +19,7 @@ import ulak.web
 from tests.services.cutting.orders import PHONE
 from tests.web.people import Known, as_
 from ulak.service import attach, get_service
-from ulak.services.cutting import Cutting
+from ulak.services.cutting.jobs import Cutting
 from ulak.services.cutting.routes import BARE, PREFIX
 from ulak.services.cutting.saw import Manner, Saw
 from ulak.settings import Settings

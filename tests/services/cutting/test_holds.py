@@ -21,7 +21,7 @@ from tests.services.cutting.steps import (
     submit,
     write_plans,
 )
-from ulak.services.cutting.chores import UPKEEP
+from ulak.services.cutting.flow import UPKEEP
 
 Open = Callable[..., Desk]
 
@@ -105,9 +105,8 @@ def keep_up(desk: Desk) -> None:
 def test_a_held_job_goes_on_by_itself_when_every_plan_has_come_if_the_rules_say_so(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ulak.services.cutting.chores.WATCHES_S", 0.01)
-    monkeypatch.setattr("ulak.services.cutting.chores.WATCH_EVERY_S", 0.01)
-    monkeypatch.setattr("ulak.services.cutting.chores.LOOK_S", 0.01)
+    monkeypatch.setattr("ulak.services.cutting.flow.WATCHES_S", 0.01)
+    monkeypatch.setattr("ulak.services.cutting.flow.WATCH_EVERY_S", 0.01)
     desk.know()
     job_id = hold_for_operator(desk, make_part(), make_back())
     write_plans(desk, job_id)

@@ -17,9 +17,9 @@ from defusedxml import ElementTree as Xml
 from tests.processes import await_gone, await_text
 from tests.services.cutting.orders import RULES, make_back, make_batches, make_part, make_rules
 from tests.unit.kit.test_programs import STUBBORN
-from ulak.services.cutting import modes
+from ulak.services.cutting import plans
 from ulak.services.cutting.codes import CuttingError
-from ulak.services.cutting.modes import make_settings, run_mode
+from ulak.services.cutting.plans import make_settings, run_mode
 from ulak.services.cutting.rules import Config, Paths
 from ulak.services.cutting.workbook import import_name, make_template, write_import
 
@@ -144,8 +144,8 @@ def test_what_takes_too_long_is_ended_with_all_that_it_has_started(
     write_program: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert timedelta(seconds=60) == modes.LIMIT
-    monkeypatch.setattr(modes, "LIMIT", timedelta(seconds=1))
+    assert timedelta(seconds=60) == plans.LIMIT
+    monkeypatch.setattr(plans, "LIMIT", timedelta(seconds=1))
     write_program(STUBBORN)
     ticks = 0
 

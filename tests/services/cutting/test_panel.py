@@ -8,9 +8,10 @@ import pytest
 
 from ulak import Engine, Flow, Lifecycle
 from ulak.clock import ManualClock
+from ulak.kit.breakers import LOOKS_AGAIN, PROBE_LASTS, CircuitBreaker
 from ulak.kit.clock import rfc3339, to_datetime
 from ulak.services.cutting import SCHEMA
-from ulak.services.cutting.panel import LOOKS_AGAIN, PROBE_LASTS, Breaker, panel
+from ulak.services.cutting.jobs import make_panel
 from ulak.tables import Tables
 from ulak.wiring import store_of
 
@@ -26,10 +27,10 @@ class Shop:
         self.clock = ManualClock()
         self.engine = Engine(store_of(url, clock=self.clock))
         self.tables = Tables(self.engine, SCHEMA)
-        self.breaker = Breaker(self.tables)
+        self.breaker = CircuitBreaker(self.tables, "cutting_breakers", "optimiser")
 
     def panel(self) -> dict[str, object]:
-        return panel(self.engine, self.tables)
+        return make_panel(self.engine, self.breaker)
 
     @property
     def state(self) -> object:
@@ -115,7 +116,7 @@ def test_a_probe_that_ends_without_a_word_frees_its_place(shop: Shop) -> None:
     shop.breaker.let_go("d")
     assert shop.breaker.may_start("e/1/optimise") is None
     # Nobody lets this one go: its time runs out.
-    shop.clock.advance(timedelta(microseconds=PROBE_LASTS))
+    shop.clock.advance(PROBE_LASTS)
     assert shop.breaker.may_start("f/1/optimise") is None
 
 

@@ -23,9 +23,11 @@ from ulak.kit.files import (
     TEMPORARY,
     StableFiles,
     is_there,
+    list_files,
     open_file,
     read_clock,
     rename_once,
+    restoring,
     sha256_of,
     sweep,
     write_atomically,
@@ -236,15 +238,51 @@ def test_links_pipes_and_folders_are_not_opened(tmp_path: Path) -> None:
 @pytest.mark.shows("C-36")
 def test_only_old_files_with_the_suffix_are_swept(tmp_path: Path) -> None:
     for name, seconds in {
-        "old.tmp": 3601, "new.tmp": 3500, "old.xml": 9999, "link.tmp": 0,
+        "old.tmp": 3601, "new.tmp": 3500, "old.xml": 9999, "link.tmp": 0, "old.gone": 3601,
     }.items():  # fmt: skip
         (tmp_path / name).write_bytes(b"x")
         age(tmp_path / name, seconds)
     (tmp_path / "folder.tmp").mkdir()
     os.utime(tmp_path / "folder.tmp", (0, 0))
     assert sweep(tmp_path, ".tmp", older_than=HOUR) == 1
+    assert names(tmp_path) == ["folder.tmp", "link.tmp", "new.tmp", "old.gone", "old.xml"]
+    assert sweep(tmp_path, ".tmp", ".gone", older_than=HOUR) == 1
     assert names(tmp_path) == ["folder.tmp", "link.tmp", "new.tmp", "old.xml"]
     assert sweep(tmp_path / "nowhere", ".tmp", older_than=HOUR) == 0
+
+
+def test_files_are_listed_by_their_names_and_neither_links_nor_folders(tmp_path: Path) -> None:
+    for name in ("a.xml", "b.xml", "c.txt"):
+        (tmp_path / name).write_bytes(b"x")
+    os.utime(tmp_path / "a.xml", ns=(7, 7))
+    (tmp_path / "link.xml").symlink_to("a.xml")
+    (tmp_path / "folder.xml").mkdir()
+    found = dict(list_files(tmp_path, lambda name: name.endswith(".xml")))
+    assert sorted(found) == ["a.xml", "b.xml"]
+    assert found["a.xml"] == 7
+    with pytest.raises(FileNotFoundError):
+        list_files(tmp_path / "nowhere", lambda name: True)
+
+
+def test_a_file_is_put_back_when_what_belongs_to_it_fails(tmp_path: Path) -> None:
+    def change(path: Path, error: Exception | None) -> None:
+        with restoring(path, ValueError, KeyError):
+            write_atomically(path, b"after")
+            if error is not None:
+                raise error
+
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_bytes(b"before")
+    for path in (old, new):
+        with pytest.raises(KeyError):
+            change(path, KeyError())
+    assert old.read_bytes() == b"before"
+    assert names(tmp_path) == ["old.json"]
+    with pytest.raises(ZeroDivisionError):  # of this it was not told
+        change(old, ZeroDivisionError())
+    assert old.read_bytes() == b"after"
+    change(new, None)
+    assert new.read_bytes() == b"after"
 
 
 def test_the_age_of_a_file_is_told_by_the_clock_of_its_folder(

@@ -6,6 +6,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,3 +105,34 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
         assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
 
     asyncio.run(run())
+
+
+class Notes(list[tuple[str, str, dict[str, Any]]]):
+    """Stands for a run: keeps its notes."""
+
+    def note(self, kind: str, message: str = "", /, **details: object) -> None:
+        self.append((kind, message, details))
+
+
+def test_how_it_has_ended_is_a_note_of_the_run_also_when_that_is_cancelled(tmp_path: Path) -> None:
+    notes: Any = Notes()
+    program = make_program("print('hello'); raise SystemExit(3)")
+    told = asyncio.run(program.run_noted(notes, "letters.printer", "the printer", tray=2))
+    assert told == "the printer ended with 3"
+    ((kind, message, details),) = notes
+    assert (kind, message) == ("letters.printer", told)
+    assert details.pop("seconds") > 0
+    assert details == {"tray": 2, "exit_code": 3, "output": "hello\n"}
+
+    async def cancel() -> None:
+        program = make_program(STUBBORN, str(tmp_path / "x"))
+        task = asyncio.create_task(program.run_noted(notes, "letters.printer", "the printer"))
+        await asyncio.to_thread(await_text, tmp_path / "pids")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert notes[1][1] == "the printer was ended with its run"
+    assert notes[1][2]["exit_code"] is None
+    assert notes[1][2]["output"] == "begun\n"

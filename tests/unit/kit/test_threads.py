@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from ulak import Stopped
 from ulak.errors import StoreError
 from ulak.kit import threads
-from ulak.kit.threads import Aside, poll
+from ulak.kit.threads import Aside, poll, until_stopped
 
 
 @pytest.fixture
@@ -107,3 +108,54 @@ def test_what_hangs_is_not_called_again_and_ends_with_the_time_or_the_run(
         wait(aside, look, checkpoint=checkpoint)
     assert len(calls) == 2
     released.set()
+
+
+def test_without_threads_the_look_has_one_of_its_own() -> None:
+    seen: list[threading.Thread] = []
+
+    def look() -> str:
+        seen.append(threading.current_thread())
+        return "there"
+
+    found = asyncio.run(poll(None, look, longest_pause_s=0.01, is_over=lambda: False))
+    assert found == "there"
+    assert seen[0] is not threading.main_thread()
+    seen[0].join(5)
+    assert not seen[0].is_alive()
+
+
+def test_work_that_is_not_told_to_stop_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "CHECK_EVERY_S", 0.01)
+    checks: list[int] = []
+
+    async def work() -> str:
+        while len(checks) < 3:
+            await asyncio.sleep(0.001)
+        return "done"
+
+    assert asyncio.run(until_stopped(work(), lambda: checks.append(1))) == "done"
+
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(until_stopped(fail(), lambda: None))
+
+
+def test_work_has_ended_when_it_is_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "CHECK_EVERY_S", 0.01)
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            await asyncio.sleep(0.05)
+            ended.append("work")
+
+    def checkpoint() -> None:
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        asyncio.run(until_stopped(work(), checkpoint))
+    assert ended == ["work"]

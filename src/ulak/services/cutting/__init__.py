@@ -5,8 +5,6 @@ ulak up --service cutting
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.resources import files
 from importlib.util import find_spec
@@ -14,83 +12,50 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ulak import Engine
+from ulak.auth import OPERATOR, SERVICE, VIEWER, AccessScope
 from ulak.errors import NotSupported
 from ulak.service import Condition, Service
-from ulak.services.cutting.scopes import SCOPES
 from ulak.settings import Settings, read_variables
-from ulak.tables import JobView, Schema, Tables, TrailView
+from ulak.tables import JobView, Schema, TrailView
 
 if TYPE_CHECKING:
-    from ulak.services.cutting.delivery import Deliveries
-    from ulak.services.cutting.jobs import Jobs
-    from ulak.services.cutting.order import Customers
-    from ulak.services.cutting.panel import Breaker
-    from ulak.services.cutting.rules import Config
+    from ulak.services.cutting.jobs import Cutting
 
 FLOW: Final = "cutting"
 FOLDER: Final = "CUTTING_FOLDER"
 """The variable that names the folder of `rules.json` and `paths.json`."""
 SCHEMA: Final = Schema(
-    "cutting",
-    folder=files(__name__) / "sql",
-    version_table="cutting_schema",
+    "cutting", folder=files(__name__) / "sql", version_table="cutting_schema",
     why="a step of an order and its rows are one commit",
-    jobs=JobView("cutting_flow_jobs", flow=FLOW),
-    trail=TrailView("cutting_flow_trail", flow=FLOW),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Cutting:
-    """Everything of cutting in one process."""
-
-    engine: Engine
-    config: Config
-    tables: Tables
-    customers: Customers
-    deliveries: Deliveries
-    breaker: Breaker
-    jobs: Jobs
+    jobs=JobView("cutting_flow_jobs", flow=FLOW), trail=TrailView("cutting_flow_trail", flow=FLOW),
+)  # fmt: skip
+READ: Final = AccessScope(
+    "cutting:read", "read orders of cutting, their plans and their customers",
+    roles={VIEWER, OPERATOR, SERVICE}, of_a_tenant=False,
+)  # fmt: skip
+ACT: Final = AccessScope(
+    "cutting:act", "send orders to be cut, and approve, retry and cancel them",
+    roles={OPERATOR, SERVICE}, of_a_tenant=False,
+)  # fmt: skip
+CONFIGURE: Final = AccessScope(
+    "cutting:configure", "change rules and paths of cutting, and reset its breaker",
+    roles=(), of_a_tenant=False,
+)  # fmt: skip
+SCOPES: Final = (READ, ACT, CONFIGURE)
 
 
 def attach(engine: Engine, platform: Settings) -> Cutting:
     """Give an engine the flows of cutting; the files of rules and paths are made where they are
     absent, the store is not opened. Raises `BadInput`: a file or a setting cannot be used, and
     which key is why; `NotSupported`: the extra is not installed, or the store is no database."""
-    _check_extra()
-    from ulak.services.cutting.delivery import Deliveries
-    from ulak.services.cutting.flow import Stages
-    from ulak.services.cutting.jobs import Jobs
-    from ulak.services.cutting.order import Customers
-    from ulak.services.cutting.panel import Breaker
-    from ulak.services.cutting.records import Records
-    from ulak.services.cutting.rules import Config
-
-    tables = Tables(engine, SCHEMA)
-    config = Config(find_folder(platform))
-    config.start()
-    customers, breaker = Customers(tables), Breaker(tables)
-    deliveries = Deliveries(engine, tables)
-    records = Records(tables)
-    stages = Stages(engine, config, records, deliveries, breaker, customers)
-    jobs = Jobs(engine, stages.declare(), tables, config, records)
-    return Cutting(engine, config, tables, customers, deliveries, breaker, jobs)
+    made: Cutting = _import("jobs").Cutting(engine, find_folder(platform))
+    return made
 
 
 def find_folder(platform: Settings) -> Path:
     """Return the folder of rules and paths: below the data folder, if no variable names it."""
     named = read_variables({FOLDER: Path}).get(FOLDER)
     return platform.data / "cutting" if named is None else named
-
-
-def _start(engine: Engine, cutting: Cutting, address: str | None) -> Mapping[str, str]:
-    """Make the tables, with the views for people who look with SQL; bring the slots of the
-    optimiser to what the rules say."""
-    from ulak.services.cutting.chores import set_slots
-
-    cutting.tables.ensure()
-    set_slots(engine, cutting.config.rules())
-    return {} if address is None else {"orders": f"{address}/cutting/"}
 
 
 def _check_condition(platform: Settings) -> Condition:
@@ -109,19 +74,17 @@ def _check_condition(platform: Settings) -> Condition:
     return Condition(shown, notes)
 
 
-def _check_extra() -> None:
+def _import(module: str) -> Any:
+    """Return a module of cutting. Raises `NotSupported`: the extra is not installed."""
     wanted = ("openpyxl", "defusedxml", "pydantic")
     if missing := next((name for name in wanted if find_spec(name) is None), ""):
         raise NotSupported(f"cutting needs {missing}; pip install 'ulak[cutting,web]'")
-
-
-def _import(module: str) -> Any:
-    _check_extra()
     return import_module(f"{__name__}.{module}")
 
 
 service: Final = Service(
-    "cutting", attach=attach, scopes=SCOPES, condition=_check_condition, start=_start,
+    "cutting", attach=attach, scopes=SCOPES, condition=_check_condition,
+    start=lambda engine, cutting, address: cutting.start(address),
     routes=lambda engine, cutting: _import("routes").make_routes(engine, cutting),
     address=lambda engine, cutting: _import("routes").BARE.make(engine),
     commands=lambda: _import("commands").group,

@@ -1,8 +1,5 @@
-"""Codes: why a job is held or has failed, and why a request is refused.
-
-A job's code is upper-case, as the specification has it. That of a `ServiceError` is lower-case, as
-every code of an answer is; the envelope writes it upper-case.
-"""
+"""Codes: why a job is held or has failed, upper-case as the specification has them; and why a
+request is refused, lower-case as every code of an answer is: the envelope writes it upper-case."""
 
 from __future__ import annotations
 
@@ -30,11 +27,8 @@ TRANSIENT_ERROR_CODES: Final = frozenset({
 
 
 class CuttingError(Exception):
-    """A job fails with a code of the tables above; `ValueError` for another code.
-
-    `CuttingError("E_XML_INVALID", ...)` makes a `PermanentError`, as `OSError` makes the class that
-    belongs to its number.
-    """
+    """A job fails with a code of the tables above; `ValueError` for another code. That of a
+    permanent one makes a `PermanentError`, as `OSError` makes the class of its number."""
 
     def __new__(cls, code: str, message: str) -> CuttingError:
         if code not in TRANSIENT_ERROR_CODES | PERMANENT_ERROR_CODES:

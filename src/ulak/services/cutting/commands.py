@@ -21,7 +21,7 @@ from ulak.kit.commands import (
     print_json,
 )
 from ulak.kit.processes import Work, run
-from ulak.services.cutting.chores import QUEUE, set_slots
+from ulak.services.cutting.flow import QUEUE
 from ulak.services.cutting.intake import read_order_sheet
 from ulak.services.cutting.order import parse_order
 from ulak.services.cutting.routes import BARE
@@ -43,12 +43,8 @@ def serve(
     port = BARE.read_port() if port is None else port
     at = platform.override("command line", host=host, port=port)
 
-    def prepare() -> None:
-        cutting.tables.ensure()
-        set_slots(engine, cutting.config.rules())
-
-    serving = partial(BARE.make_app, engine)
-    run("cutting", at, work=[Work(engine, [QUEUE])], app=serving, prepare=prepare, logins=True)
+    serving, work = partial(BARE.make_app, engine), [Work(engine, [QUEUE])]
+    run("cutting", at, work=work, app=serving, prepare=cutting.start, logins=True)
 
 
 @group.command()

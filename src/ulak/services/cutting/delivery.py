@@ -1,5 +1,4 @@
-"""Delivery of plans to the saw through its drop folder: at most once each, and followed to its
-answer.
+"""Delivery of plans to the saw through its drop folder: at most once each, followed to its answer.
 
 A plan is written into `inbox/` under a temporary name, its row of intent is stored, and then the
 file is renamed. Of any number of runners, also of those that have lost their lease, exactly one
@@ -25,8 +24,6 @@ from ulak.kit.threads import Aside, poll
 from ulak.services.cutting.codes import CuttingError, HoldCode
 from ulak.tables import Tables
 
-__all__ = ["ASIDE", "Deliveries", "Delivery", "PlanFile"]
-
 INBOX, PROCESSED, FAILED = FOLDERS = ("inbox", "processed", "failed")
 INTENT, ACKED, WITHDRAWN, UNKNOWN = "intent", "acked", "withdrawn", "unknown"
 NOTES: Final = {
@@ -39,18 +36,15 @@ THREADS: Final = 16  # a guess; where the share hangs, all of them may
 _CHUNK: Final = 1 << 20
 
 _COLUMNS: Final = "batch_n, n, round, file_name, temporary, sha256, state, intent_at, ended_at"
-_FIND: Final = (
-    f"SELECT {_COLUMNS} FROM {{schema}}.cutting_deliveries "  # noqa: S608 - names of ours
-    "WHERE job_id = ? ORDER BY batch_n, n"
-)
-_INSERT: Final = (
-    f"INSERT INTO {{schema}}.cutting_deliveries (job_id, {_COLUMNS}) "  # noqa: S608 - as above
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING n"
-)
-_END: Final = (
-    "UPDATE {schema}.cutting_deliveries SET state = ?, ended_at = ? "
-    "WHERE job_id = ? AND batch_n = ? AND n = ? AND state = ? RETURNING n"
-)
+_FIND: Final = f"""
+SELECT {_COLUMNS} FROM {{schema}}.cutting_deliveries
+WHERE job_id = ? ORDER BY batch_n, n"""  # noqa: S608 - names of ours
+_INSERT: Final = f"""
+INSERT INTO {{schema}}.cutting_deliveries (job_id, {_COLUMNS})
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING n"""  # noqa: S608 - as above
+_END: Final = """
+UPDATE {schema}.cutting_deliveries SET state = ?, ended_at = ?
+WHERE job_id = ? AND batch_n = ? AND n = ? AND state = ? RETURNING n"""
 _BATCHES: Final = "SELECT n FROM {schema}.cutting_batches WHERE job_id = ? ORDER BY n"
 
 
@@ -77,7 +71,12 @@ class Delivery:
     state: str
     """`intent`, `acked`, `failed`, `withdrawn`, or `unknown` while a person must look."""
     intent_at: Instant
-    ended_at: Instant | None
+    ended_at: Instant | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The details of its lines in the trail."""
+        return {"batch": self.batch, "file_name": self.file_name, "sha256": self.sha256}
 
 
 @dataclass(slots=True)
@@ -103,8 +102,7 @@ class Deliveries:
     """The deliveries of all jobs."""
 
     def __init__(self, engine: Engine, tables: Tables) -> None:
-        self._engine = engine
-        self._tables = tables
+        self._engine, self._tables = engine, tables
         self._threads = Aside("cutting-share", THREADS, at_once=False)
 
     def find(self, job_id: str, batch: int | None = None) -> list[Delivery]:
@@ -116,13 +114,13 @@ class Deliveries:
         self, run: Run[Any], plans: Sequence[PlanFile], folder: Path, *,
         deadline: datetime, poll_s: float,
     ) -> list[Delivery]:  # fmt: skip
-        """Deliver each plan that has not been acknowledged and wait until the saw has acknowledged
-        all of them; return the acknowledged deliveries.
+        """Deliver each plan that has not been acknowledged, wait until the saw has acknowledged all
+        of them, and return the acknowledged deliveries; resume what an earlier attempt began.
 
-        Resumes what an earlier attempt began. A drop folder that cannot be reached is tried again
-        until the deadline, which is by the store's clock. Writes the notes of the trail itself.
-        Raises `HoldCode` E_OSI_STATE_UNKNOWN; `CuttingError` E_OSI_ACK_FAILED, E_OSI_ACK_TIMEOUT,
-        or E_UNKNOWN for a plan that has changed since it was checked.
+        A drop folder that cannot be reached is tried again until the deadline, which is by the
+        store's clock. Writes the notes of the trail itself. Raises `HoldCode` E_OSI_STATE_UNKNOWN;
+        `CuttingError` E_OSI_ACK_FAILED, E_OSI_ACK_TIMEOUT, or E_UNKNOWN for a plan that has changed
+        since it was checked.
         """
         approval = run.released("E_OSI_STATE_UNKNOWN")
         approved_at = -1 if approval is None else to_instant(approval.at)
@@ -142,7 +140,7 @@ class Deliveries:
                 for state in dict.fromkeys((INTENT, row.state)):
                     kind = NOTES.get(state)
                     if kind and row.temporary and (kind, row.file_name) not in attempt.noted:
-                        run.note(kind, batch=row.batch, file_name=row.file_name, sha256=row.sha256)
+                        run.note(kind, **row.facts)
 
     def withdraw(self, job_id: str, folder: Path) -> list[Delivery]:
         """Take what was not yet cut of an ended job out of the inbox, and keep runners that lag
@@ -150,18 +148,14 @@ class Deliveries:
         repeat. Raises `OSError`: the drop folder cannot be reached."""
         round, now = self._engine.get(job_id).round, self._tables.now
         for (batch,) in self._tables.read(_BATCHES, job_id):
-            is_closed = False
-            while not is_closed:
-                rows = self.find(job_id, batch)
-                name = f"{job_id}/{batch}/{len(rows) + 1}"
-                row = Delivery(batch, len(rows) + 1, round, name, "", "", WITHDRAWN, now, now)
-                is_closed = bool(rows and not rows[-1].temporary) or self._insert(job_id, row)
+            while not (rows := self.find(job_id, batch)) or rows[-1].temporary:
+                n = len(rows) + 1
+                name = f"{job_id}/{batch}/{n}"
+                self._insert(job_id, Delivery(batch, n, round, name, "", "", WITHDRAWN, now, now))
         for row in self.find(job_id):
             if row.state in (INTENT, UNKNOWN):
                 self._settle(job_id, folder, row)
         return [row for row in self.find(job_id) if row.temporary]
-
-    # --- one run ---------------------------------------------------------------------
 
     def _advance(self, attempt: _Attempt) -> list[Delivery] | None:
         """Bring every delivery as far as it goes now; return them when all are acknowledged."""
@@ -183,7 +177,9 @@ class Deliveries:
         none of those before was cut or will be."""
         rows = [attempt.keep(row) for row in self.find(attempt.job_id, plan.batch)]
         if rows and not attempt.noted:
-            attempt.noted = self._read_notes(attempt.job_id)
+            lines = self._engine.inspect.trail(attempt.job_id)
+            own = [line for line in lines if line.kind in NOTES.values()]
+            attempt.noted = {(line.kind, line.details["file_name"]) for line in own}
         if rows and (last := rows[-1]).round >= attempt.round:
             if last.round > attempt.round or not last.temporary:
                 raise Stopped  # this run has lost its job, and another has gone on with it
@@ -202,20 +198,17 @@ class Deliveries:
 
     def _intend(self, attempt: _Attempt, plan: PlanFile, n: int) -> Delivery:
         """Store the intent to deliver a plan, once the file lies beside its place."""
-        inbox, number = attempt.folder / INBOX, n
+        inbox, number, digest = attempt.folder / INBOX, n, plan.sha256
         for place in FOLDERS:
             # Not the drop folder itself: one that is not there is a share that is not mounted.
             (attempt.folder / place).mkdir(exist_ok=True)
         while _find_places(attempt.folder, name := f"{plan.path.stem}_d{number}.xml"):
             number += 1  # what another life of this database has left never counts
-        temporary = f"{name}.{token_hex(4)}{TEMPORARY}"
-        row = Delivery(
-            plan.batch, n, attempt.round, name, temporary, plan.sha256, INTENT, self._tables.now,
-            None,
-        )  # fmt: skip
+        temporary, now = f"{name}.{token_hex(4)}{TEMPORARY}", self._tables.now
+        row = Delivery(plan.batch, n, attempt.round, name, temporary, digest, INTENT, now)
         with step("write"), open_file(plan.path) as file:
-            digest = write_atomically(inbox / temporary, iter(partial(file.read, _CHUNK), b""))
-        if digest != plan.sha256:
+            written = write_atomically(inbox / temporary, iter(partial(file.read, _CHUNK), b""))
+        if written != digest:
             (inbox / temporary).unlink(missing_ok=True)
             raise CuttingError("E_UNKNOWN", f"{plan.path} has changed since it was checked")
         with step("intent"):
@@ -236,8 +229,6 @@ class Deliveries:
             return self._end(attempt.job_id, row, UNKNOWN if PROCESSED in found else FAILED)
         # A copy is no answer, and what is nowhere may lie on the table of the saw.
         return self._end(attempt.job_id, row, ACKED) if found == {PROCESSED} else row
-
-    # --- one delivery ----------------------------------------------------------------
 
     def _settle(self, job_id: str, folder: Path, row: Delivery) -> Delivery:
         """See to it that a delivery which was not cut never is; return what it came to."""
@@ -265,21 +256,14 @@ class Deliveries:
         if row.state == state:
             return row
         now = self._tables.now
-        with step("end"), self._tables.writing() as connection:
-            values = (state, now, job_id, row.batch, row.n, row.state)
-            is_ours = self._tables.execute(connection, _END, *values)
-        if is_ours:
-            return replace(row, state=state, ended_at=now)
+        with step("end"):
+            key = (job_id, row.batch, row.n, row.state)
+            if self._tables.write(_END, state, now, *key):
+                return replace(row, state=state, ended_at=now)
         return self.find(job_id, row.batch)[row.n - 1]
 
     def _insert(self, job_id: str, row: Delivery) -> bool:
-        with self._tables.writing() as connection:
-            return bool(self._tables.execute(connection, _INSERT, job_id, *astuple(row)))
-
-    def _read_notes(self, job_id: str) -> set[tuple[str, str]]:
-        lines = self._engine.inspect.trail(job_id)
-        own = (line for line in lines if line.kind in NOTES.values())
-        return {(line.kind, line.details["file_name"]) for line in own}
+        return bool(self._tables.write(_INSERT, job_id, *astuple(row)))
 
 
 def _find_places(folder: Path, name: str) -> set[str]:

@@ -1,20 +1,23 @@
-"""Jobs as the API shows them, and what people ask of them.
-
-Everything is read from the views `cutting_jobs` and `audit_events`, as people with SQL read it.
-"""
+"""Jobs as the API shows them, read from the views `cutting_jobs` and `audit_events` as people with
+SQL read them, and what people ask of them; and all of cutting in one process."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from ulak import BadInput, Engine, Flow, KeyTaken, StaleJob, StoreError, TransitionNotAllowed
 from ulak.errors import NotFound
 from ulak.kit import canonical_json
-from ulak.kit.files import open_file, write_atomically
-from ulak.services.cutting import FLOW
-from ulak.services.cutting.chores import set_slots
+from ulak.kit.breakers import CircuitBreaker
+from ulak.kit.files import open_file, restoring
+from ulak.services.cutting import FLOW, SCHEMA
 from ulak.services.cutting.codes import ConfigUnavailable, JobNotFound, Refused
+from ulak.services.cutting.delivery import Deliveries
+from ulak.services.cutting.flow import Stages, set_slots
+from ulak.services.cutting.order import Customers
 from ulak.services.cutting.records import Records, StoredBatch
 from ulak.services.cutting.rules import Config
 from ulak.services.cutting.transform import make_receipt, propose_merges
@@ -22,11 +25,8 @@ from ulak.tables import Tables
 
 Document = dict[str, Any]
 Documents = list[Document]
-Numbers = list[int]
-Batches = list[StoredBatch]
 
-# A running step stops within so long.
-CANCEL_S: Final = 5.0
+CANCEL_S: Final = 5.0  # within so long a running step stops
 COLUMNS: Final = (
     "id", "order_id", "payload_json", "payload_hash", "state", "error_code", "error_message",
     "retry_count", "opti_mode", "next_run_at", "manual_trigger_approved", "created_at",
@@ -49,7 +49,6 @@ _AUDIT: Final = (
 _CHANGED: Final = (
     "INSERT INTO {schema}.cutting_changes (at, actor, name, values_json) VALUES (?, ?, ?, ?)"
 )
-
 _NOT_IN: Final = {"FAILED": "E_JOB_NOT_FAILED", "HOLD": "E_JOB_NOT_IN_HOLD"}
 
 
@@ -99,10 +98,9 @@ class Jobs:
     def audit(self, id: str) -> Documents:
         """Return what has happened to a job, in its order. Raises `JobNotFound`."""
         self.get(id)
-        try:
+        language = "en"
+        with suppress(ConfigUnavailable):
             language = self._config.rules().language
-        except ConfigUnavailable:
-            language = "en"
         rows = self._tables.read(_AUDIT.format(language=language), self._tables.make_key(id))
         return [dict(zip(EVENT_COLUMNS, row, strict=True)) for row in rows]
 
@@ -145,7 +143,7 @@ class Jobs:
             self._engine.wait(id, timeout=CANCEL_S)
         return self.get(id)
 
-    def xml(self, id: str, batch: int | None = None) -> bytes | Numbers:
+    def xml(self, id: str, batch: int | None = None) -> bytes | Sequence[int]:
         """Return the plan of a batch, or of the only one; without `batch` the numbers of several.
         Raises `JobNotFound`, `Refused`, and `NotFound`: there is no such batch, or its file
         was removed."""
@@ -165,9 +163,8 @@ class Jobs:
         """Return which rows of an order an operator might have cut as one; nothing is merged.
         Raises `JobNotFound`."""
         self.get(id)
-        return [
-            found for each in self._records.read_batches(id) for found in propose_merges(each.batch)
-        ]
+        batches = self._records.read_batches(id)
+        return [found for each in batches for found in propose_merges(each.batch)]
 
     def receipt(self, id: str) -> Document:
         """Return what an order costs. Raises `JobNotFound`, `Refused`."""
@@ -180,18 +177,12 @@ class Jobs:
         `InvalidInput`, naming each key that is wrong, and `StoreError`: nothing was changed."""
         put = self._config.put_rules if name == "rules" else self._config.put_paths
         file = self._config.folder / f"{name}.json"
-        before = file.read_bytes() if file.exists() else None
-        try:
-            with self._tables.writing() as connection:
-                made = put(values)
-                facts = (self._tables.now, actor, name, canonical_json(made.document()))
-                self._tables.execute(connection, _CHANGED, *facts)
-        except StoreError:
-            if before is not None:
-                write_atomically(file, before)
-            raise
+        with restoring(file, StoreError), self._tables.writing() as connection:
+            made = put(values).document()
+            facts = (self._tables.now, actor, name, canonical_json(made))
+            self._tables.execute(connection, _CHANGED, *facts)
         set_slots(self._engine, self._config.rules())
-        return made.document()
+        return made
 
     def _find(self, id: str, state: str) -> str:
         """Return the id of a job in this state; raise `JobNotFound` or `Refused` for another."""
@@ -200,10 +191,39 @@ class Jobs:
             raise Refused(_NOT_IN[state], f"job {id} is in {job['state']}, not in {state}")
         return id
 
-    def _read_planned(self, id: str) -> Batches:
+    def _read_planned(self, id: str) -> Sequence[StoredBatch]:
         """Return the batches of a job whose plans were checked."""
         job, batches = self.get(id), self._records.read_batches(id)
         if not batches or any(each.plan_sha256 is None for each in batches):
             why = f"job {id} is in {job['state']}: its plans are not ready yet"
             raise Refused("E_XML_NOT_READY", why)
         return batches
+
+
+def make_panel(engine: Engine, breaker: CircuitBreaker) -> Document:
+    """Return the data of the worker panel (C-82), as JSON."""
+    lines = [line for line in engine.inspect.backlog() if line.flow == FLOW]
+    waiting = sum(line.due + line.delayed + line.parked for line in lines)
+    running = sum(line.leased for line in lines)
+    return {"queue_length": waiting, "running": running, **breaker.describe()}
+
+
+class Cutting:
+    """Everything of cutting in one process. The files of rules and paths are made in the folder
+    where they are absent, the store is not opened; raises as `attach`."""
+
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        self.engine, self.tables, self.config = engine, Tables(engine, SCHEMA), Config(folder)
+        self.config.start()
+        self.customers, records = Customers(self.tables), Records(self.tables)
+        self.breaker = CircuitBreaker(self.tables, "cutting_breakers", "optimiser")
+        self.deliveries = Deliveries(engine, self.tables)
+        stages = Stages(engine, self.config, records, self.deliveries, self.breaker, self.customers)
+        self.jobs = Jobs(engine, stages.declare(), self.tables, self.config, records)
+
+    def start(self, address: str | None = None) -> Mapping[str, str]:
+        """Make the tables, with the views for people who look with SQL; bring the slots of the
+        optimiser to what the rules say. Return what `ulak up` says of it."""
+        self.tables.ensure()
+        set_slots(self.engine, self.config.rules())
+        return {} if address is None else {"orders": f"{address}/cutting/"}

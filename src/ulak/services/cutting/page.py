@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote, urlencode
 
 from fastapi import Depends, Request, Response
@@ -21,12 +21,10 @@ from ulak.kit.pages import (
     table,
     to_html,
 )
+from ulak.services.cutting import ACT, READ
 from ulak.services.cutting.flow import LIFECYCLE
-from ulak.services.cutting.scopes import ACT, READ
+from ulak.services.cutting.jobs import Cutting
 from ulak.web import Caller, RouteTable, actor_of
-
-if TYPE_CHECKING:
-    from ulak.services.cutting import Cutting
 
 STATES: Final = ("HOLD", "FAILED", *LIFECYCLE.moves, "DONE")
 """Those that wait for people first."""

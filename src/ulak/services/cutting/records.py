@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ulak.kit.clock import Instant, to_instant
+from ulak.kit.clock import Instant
 from ulak.kit.files import sha256_of
-from ulak.services.cutting.plans import Plan
+from ulak.services.cutting.plans import Plan, make_settings
+from ulak.services.cutting.rules import Rules
 from ulak.services.cutting.transform import Batch, Prepared, read_batch, rows_json
 from ulak.services.cutting.workbook import Written, import_name
 from ulak.tables import Tables
@@ -20,31 +21,26 @@ from ulak.tables import Tables
 _ORDER = """
 SELECT settings_json, backing_edge_reset_count, attempt_round, attempt_at_ns,
     (SELECT count(*) FROM {schema}.cutting_batches AS b WHERE b.job_id = o.job_id)
-FROM {schema}.cutting_orders AS o WHERE job_id = ?
-"""
+FROM {schema}.cutting_orders AS o WHERE job_id = ?"""
 _BATCHES = """
-SELECT batch_json, import_file, import_sha256, plan_path, plan_sha256, solution_json
-FROM {schema}.cutting_batches WHERE job_id = ? ORDER BY n
-"""
+SELECT batch_json, import_file, import_sha256, plan_path, plan_sha256,
+    coalesce(solution_json, 'null')
+FROM {schema}.cutting_batches WHERE job_id = ? ORDER BY n"""
 _ADD_ORDER = """
 INSERT INTO {schema}.cutting_orders (
     job_id, rules_hash, settings_json, backing_edge_reset_count, prepared_at
-) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING job_id
-"""
+) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING job_id"""
 _ADD_BATCH = """
-INSERT INTO {schema}.cutting_batches (job_id, n, batch_json, import_file) VALUES (?, ?, ?, ?)
-"""
+INSERT INTO {schema}.cutting_batches (job_id, n, batch_json, import_file) VALUES (?, ?, ?, ?)"""
 _IMPORTED = "UPDATE {schema}.cutting_batches SET import_sha256 = ? WHERE job_id = ? AND n = ?"
 _ATTEMPT = """
 UPDATE {schema}.cutting_orders SET attempt_round = ?, attempt_at_ns = ?
-WHERE job_id = ? AND attempt_round < ?
-"""
+WHERE job_id = ? AND attempt_round < ?"""
 # A run of an earlier round, which has lost its job, changes nothing any more.
 _PLANNED = """
 UPDATE {schema}.cutting_batches SET plan_path = ?, plan_sha256 = ?, solution_json = ?
 WHERE job_id = ? AND n = ?
-    AND ? = (SELECT attempt_round FROM {schema}.cutting_orders WHERE job_id = ?)
-"""
+    AND ? = (SELECT attempt_round FROM {schema}.cutting_orders WHERE job_id = ?)"""
 _OLD = "SELECT job_id FROM {schema}.cutting_orders WHERE cleared = 0 AND prepared_at < ?"
 _CLEARED = "UPDATE {schema}.cutting_orders SET cleared = 1 WHERE job_id = ?"
 
@@ -105,33 +101,25 @@ class Records:
         """Return the batches of an order in their order, none if it was not prepared."""
         return [
             StoredBatch(
-                read_batch(batch), file, sha256, Path(plan) if plan else None, plan_sha256,
-                json.loads(solution) if solution else None,
+                read_batch(batch), file, sha256, plan and Path(plan), digest, json.loads(said)
             )
-            for batch, file, sha256, plan, plan_sha256, solution in self._tables.read(
-                _BATCHES, job_id
-            )
-        ]  # fmt: skip
+            for batch, file, sha256, plan, digest, said in self._tables.read(_BATCHES, job_id)
+        ]
 
     def find_plans(self, job_id: str) -> dict[int, Path]:
         """Return the plans that were checked, by batch; none unless each is as it was."""
-        found: dict[int, Path] = {}
-        for each in self.read_batches(job_id):
-            try:
-                if each.plan_path is None or sha256_of(each.plan_path) != each.plan_sha256:
-                    return {}
-            except OSError:
-                return {}
-            found[each.n] = each.plan_path
-        return found
+        batches = self.read_batches(job_id)
+        found = {each.n: each.plan_path for each in batches if each.plan_path}
+        with suppress(OSError):
+            digests = [sha256_of(path) for path in found.values()]
+            if digests == [each.plan_sha256 for each in batches]:
+                return found
+        return {}
 
-    def add(
-        self, job_id: str, found: Prepared, *, revision: int | None, rules_hash: str,
-        settings: Mapping[str, Any], now: datetime,
-    ) -> None:  # fmt: skip
+    def add(self, job_id: str, found: Prepared, payload: Mapping[str, Any], rules: Rules) -> None:
         """Store what PREPARED found; what is there already stays."""
-        resets, at = found.backing_edge_reset_count, to_instant(now)
-        facts = (rules_hash, json.dumps(settings), resets, at)
+        settings, revision = json.dumps(make_settings(payload, rules)), payload.get("revision")
+        facts = (rules.version, settings, found.backing_edge_reset_count, self._tables.now)
         with self._tables.writing() as connection:
             if self._tables.execute(connection, _ADD_ORDER, job_id, *facts):
                 for each in found.batches:
@@ -141,8 +129,7 @@ class Records:
     def set_imports(
         self, job_id: str, written: Mapping[int, Written], *, round: int, at_ns: int
     ) -> None:
-        """Store which import files there are, by batch; in a new round also since when plans
-        count."""
+        """Store which import files there are; in a new round also since when plans count."""
         with self._tables.writing() as connection:
             for n, file in written.items():
                 self._tables.execute(connection, _IMPORTED, file.sha256, job_id, n)
@@ -162,5 +149,4 @@ class Records:
 
     def set_cleared(self, job_id: str) -> None:
         """Note that the files of a job were removed."""
-        with self._tables.writing() as connection:
-            self._tables.execute(connection, _CLEARED, job_id)
+        self._tables.write(_CLEARED, job_id)

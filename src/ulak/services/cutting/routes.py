@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from fastapi import Header, Query, Request, Response
 from pydantic import AfterValidator, Field
@@ -18,17 +18,14 @@ from ulak.kit.clock import now, rfc3339, to_datetime
 from ulak.kit.pages import local_path
 from ulak.kit.texts import must_be_writable
 from ulak.service import Service
+from ulak.services.cutting import ACT, CONFIGURE, READ, SCOPES
 from ulak.services.cutting.codes import InvalidInput
 from ulak.services.cutting.intake import read_order_sheet
+from ulak.services.cutting.jobs import Cutting, make_panel
 from ulak.services.cutting.order import LARGEST_ORDER, Customer, Order, parse_order
 from ulak.services.cutting.page import STATES, make_page
-from ulak.services.cutting.panel import panel
 from ulak.services.cutting.rules import Paths, Rules
-from ulak.services.cutting.scopes import ACT, CONFIGURE, READ, SCOPES
 from ulak.web import PUBLIC, Caller, Routes, RouteTable, SlashRoute, actor_of, answer
-
-if TYPE_CHECKING:
-    from ulak.services.cutting import Cutting
 
 PREFIX: Final = "/cutting"
 USUAL_LIMIT: Final = 100
@@ -168,13 +165,13 @@ def _add_jobs(route: RouteTable, cutting: Cutting, prefix: str) -> None:
     @route("GET", "/jobs/worker/status", READ)
     def worker_status() -> Response:
         """Tell how the optimiser fares: the queue, what runs, the last error, the breaker."""
-        return answer(panel(cutting.engine, cutting.tables))
+        return answer(make_panel(cutting.engine, cutting.breaker))
 
     @route("POST", "/jobs/worker/reset", CONFIGURE)
     def reset_worker(principal: Caller) -> Response:
         """Close the breaker of the optimiser."""
         cutting.breaker.reset(actor_of(principal))
-        return answer(panel(cutting.engine, cutting.tables))
+        return answer(make_panel(cutting.engine, cutting.breaker))
 
     @route("GET", "/jobs/{id}", READ)
     def read_job(id: str) -> Response:

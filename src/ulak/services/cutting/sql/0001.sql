@@ -24,18 +24,17 @@ CREATE TABLE {schema}.cutting_batches (
 CREATE TABLE {schema}.cutting_deliveries (
     job_id text NOT NULL, batch_n integer NOT NULL, n integer NOT NULL, round integer NOT NULL,
     file_name text NOT NULL UNIQUE, temporary text NOT NULL, sha256 text NOT NULL,
-    state text NOT NULL
-        CHECK (state IN ('intent', 'acked', 'failed', 'withdrawn', 'unknown')),
+    state text NOT NULL CHECK (state IN ('intent', 'acked', 'failed', 'withdrawn', 'unknown')),
     intent_at {bigint} NOT NULL, ended_at {bigint}, PRIMARY KEY (job_id, batch_n, n)
 ){by_key};
 
-CREATE TABLE {schema}.cutting_breaker (
-    id integer NOT NULL PRIMARY KEY CHECK (id = 1), failures integer NOT NULL, opened_at {bigint},
-    probe text, probe_at {bigint}, runs integer NOT NULL, failed_runs integer NOT NULL,
-    last_key text, last_run_at {bigint}, last_code text, last_message text, last_failed_at {bigint},
-    reset_at {bigint}, reset_by text
+CREATE TABLE {schema}.cutting_breakers (
+    name text NOT NULL PRIMARY KEY, failures integer NOT NULL DEFAULT 0, opened_at {bigint},
+    probe text, probe_at {bigint}, runs integer NOT NULL DEFAULT 0,
+    failed_runs integer NOT NULL DEFAULT 0, last_key text, last_run_at {bigint}, last_code text,
+    last_message text, last_failed_at {bigint}, reset_at {bigint}, reset_by text
 ){by_key};
-INSERT INTO {schema}.cutting_breaker (id, failures, runs, failed_runs) VALUES (1, 0, 0, 0);
+INSERT INTO {schema}.cutting_breakers (name) VALUES ('optimiser');
 
 -- Who has changed the rules or the paths, to what.
 CREATE TABLE {schema}.cutting_changes (
@@ -97,11 +96,10 @@ SELECT j.job_id AS id, j.payload{json} ->> 'order_id' AS order_id, j.payload AS 
         ORDER BY l.seq DESC LIMIT 1) END AS error_message,
     j.round - 1 AS retry_count, j.payload{json} ->> 'opti_mode' AS opti_mode,
     j.not_before_text AS next_run_at,
-    CASE WHEN coalesce((SELECT max(l.seq) FROM {schema}.cutting_lines AS l WHERE l.key = j.key
-            AND l.kind = 'released' AND l.ended_code = 'E_OPERATOR_TRIGGER_REQUIRED'), 0)
-        > coalesce((SELECT max(l.seq) FROM {schema}.cutting_lines AS l WHERE l.key = j.key
-            AND l.kind = 'retried' AND l.ended_code = 'E_OPTI_XML_TIMEOUT'), 0)
-        THEN 1 ELSE 0 END AS manual_trigger_approved,
+    CASE (SELECT l.kind FROM {schema}.cutting_lines AS l WHERE l.key = j.key AND (
+            l.kind = 'released' AND l.ended_code = 'E_OPERATOR_TRIGGER_REQUIRED'
+            OR l.kind = 'retried' AND l.ended_code = 'E_OPTI_XML_TIMEOUT')
+        ORDER BY l.seq DESC LIMIT 1) WHEN 'released' THEN 1 ELSE 0 END AS manual_trigger_approved,
     j.created_text AS created_at, j.changed_text AS updated_at, j.key
 FROM {schema}.cutting_flow_jobs AS j;
 
