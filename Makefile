@@ -27,11 +27,11 @@ browser: setup ## install Chromium and its fonts, if they are missing
 weasyprint: setup ## install the libraries of WeasyPrint, if they are missing
 	@bash scripts/weasyprint.sh
 
-run: setup ## start the example application, with publishing, and with PDF rendering where Chromium can be had
+run: setup ## start the example application, with publishing and cutting, and with PDF rendering where Chromium can be had
 	@bash scripts/browser.sh || echo "run: starting without Chromium: PDF jobs fail until" \
 		"'make browser' has installed it; everything else works"
 	exec env PDF_TEMPLATE_ALLOWLIST="$${PDF_TEMPLATE_ALLOWLIST:-invoice,report,certificate}" \
-		$(BIN)/ulak up examples.demo:engine --service pdf,publishing
+		$(BIN)/ulak up examples.demo:engine --service pdf,publishing,cutting
 
 fmt: setup ## format the code and fix what ruff can fix
 	$(BIN)/ruff format

@@ -15,6 +15,7 @@ from bench import (
     claims,
     control_costs,
     crowd,
+    cutting,
     deliveries,
     drain,
     followers,
@@ -77,6 +78,7 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
     "publishing": publishing.publishing_figures,
     "postgres-publishing": publishing.postgres_publishing_figures,
     "relay": publishing.relay_figures,
+    "cutting": cutting.cutting_figures,
     "modules": bare.modules_figure,
     "names": bare.names_figure,
 }

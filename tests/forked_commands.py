@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from bench.publishing.blog import Zygote
+    from bench.zygote import Zygote
 
 # The program that stands in a PATH in the place of `ulak`. It imports next to nothing.
 SHIM = """#!{python} -IS
@@ -41,7 +41,7 @@ sys.exit(code if code >= 0 else 128 - code)
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
     """What forks `ulak`, once for all tests of this process."""
-    from bench.publishing.blog import Zygote
+    from bench.zygote import Zygote
 
     forks = Zygote()
     yield forks

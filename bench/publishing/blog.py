@@ -6,28 +6,23 @@ before the receiver; workers call through them.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Final, Self
 
 import httpx
 
 import ulak
-from bench.measure import ROOT
 from bench.publishing.doors import Door, Receiver, forward_to
+from bench.zygote import Zygote
 from ulak.auth import SERVICE, Directory
 from ulak.service import attach
 from ulak.services.publishing import service, statuses
@@ -102,45 +97,6 @@ class Part:
     pid: int
     log: Path
     has_ended: bool = field(default=False)
-
-
-class Zygote:
-    """Forks parts: `bench.publishing.zygote` in a process of its own. Other programs order from it
-    at `socket`."""
-
-    def __init__(self) -> None:
-        self._folder = TemporaryDirectory(prefix="ulak-zygote-")
-        self.socket = str(Path(self._folder.name, "orders"))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.publishing.zygote", self.socket],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        self._lock = threading.Lock()
-        assert self._hear() == "ready"
-
-    def fork(self, order: Mapping[str, Any]) -> int:
-        """Start a child; return its process id."""
-        return int(self._ask(order))
-
-    def reap(self, pid: int) -> int:
-        """Return the exit code of a child that has ended, negative when a signal ended it."""
-        return int(self._ask({"reap": pid}))
-
-    def close(self) -> None:
-        """Kill every child that is left."""
-        self._process.communicate()
-        self._folder.cleanup()
-
-    def _ask(self, order: Mapping[str, Any]) -> str:
-        with self._lock:
-            assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps(order) + "\n")
-            self._process.stdin.flush()
-            return self._hear()
-
-    def _hear(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
 
 
 class Blog:
@@ -288,7 +244,7 @@ class Blog:
 
     def start(self, *names: str, **options: Any) -> None:
         """Start parts, all of them at once, and wait until they serve or work. The options are
-        those of an order of `bench.publishing.zygote`."""
+        those of an order of a zygote."""
         begun = [self._begin(name, options) for name in names]
         for part in begun:
             self._wait_until_ready(part)

@@ -127,7 +127,7 @@ def _is_accepted(head: bytes, _: bytes) -> bool:
 @contextmanager
 def pressing(url: str, **options: Any) -> Iterator[Press]:
     """Run a blog on one database for as long as the block lasts; one post is published. The
-    options are those of an order of `bench.publishing.zygote`; `profiles` is a folder."""
+    options are those of an order of a zygote; `profiles` is a folder."""
     profiles: Path | None = options.pop("profiles", None)
     with scratch() as folder, Blog(folder, Stores(url), variables=VARIABLES, subscribers=1) as blog:
         blog.direct()

@@ -105,6 +105,12 @@ EXTRAS = (
         beside="web",
         refused=(("publishing", "--help"), ("worker", "--service", "publishing")),
     ),
+    Extra(
+        "cutting",
+        ATTACH.format(name="cutting") + "import defusedxml, openpyxl",
+        beside="web",
+        refused=(("cutting", "--help"), ("worker", "--service", "cutting")),
+    ),
     Extra("s3", "from ulak.artifacts import *; S3Storage(S3Settings(bucket='artifacts'))"),
     Extra(
         "encryption",

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     import typer
+    from fastapi import FastAPI
 
     from ulak.web.access import Routes
 
-__all__ = ["Condition", "Service", "attach", "get_service"]
+__all__ = ["Address", "Condition", "Service", "attach", "get_service"]
 
 GROUP: Final = "ulak.services"
 
@@ -40,6 +41,19 @@ class Condition:
     """What is missing or weaker here, and how to mend it, a sentence or two each."""
     missing: Sequence[str] = ()
     """What keeps it from working here, what that costs and how to mend it: `ulak up` says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A further address of a service: what other programs know by a port and paths of its own."""
+
+    port: int
+    """Of the host on which `ulak up` listens; 0 for any."""
+    variable: str
+    """The environment variable that chooses the port."""
+    app: Callable[[Callable[[], str | None]], FastAPI]
+    """Makes the application that is served there, once the engines are open. It gets a function
+    that says what the process still lacks before it can work, None when nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +87,9 @@ class Service:
     before they work: with the engine and with what `attach` has returned; all engines are open. It
     returns what `ulak up` says of it: a word, and what is to be read after it. What it raises ends
     the process."""
+    address: Callable[[Engine, Any], Address] | None = None
+    """Returns the address that `ulak up` opens for it besides its own, and prints by its name;
+    called with the engine and with what `attach` has returned."""
     verify: Callable[[Engine, Settings], Iterable[tuple[str, str, str]]] | None = None
     """Finds what the service keeps that does not fit its jobs: a kind, which is stable, the id of
     the job or '', and a sentence with a cure. `ulak verify` prints it with its own findings."""
@@ -134,6 +151,15 @@ def further_engines(engine: Engine) -> list[Engine]:
         for further in service.engines(attached)
         if further is not engine
     ]
+
+
+def further_addresses(engine: Engine) -> dict[str, Address]:
+    """Return the addresses that the services of an engine have of their own, by service."""
+    return {
+        name: service.address(engine, attached)
+        for name, (service, attached) in engine.kernel.attached.items()
+        if service.address is not None
+    }
 
 
 def start(engine: Engine, address: str | None) -> Mapping[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 
@@ -20,6 +20,25 @@ def read_json(text: str | bytes, *, number: Callable[[str], Any] | None = None) 
         text.decode() if isinstance(text, bytes) else text, parse_int=number, parse_float=number,
         parse_constant=_refuse, object_pairs_hook=_once_each,
     )  # fmt: skip
+
+
+def canonical_json(value: Any) -> str:
+    """Return the one text of a document: sorted keys, no spaces, 18 for 18.0. Raises `ValueError`
+    and `TypeError`: it is none, as `NaN`."""
+    return json.dumps(
+        _with_whole_numbers(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False,
+        allow_nan=False,
+    )  # fmt: skip
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _with_whole_numbers(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_whole_numbers(each) for each in value]
+    # Beyond that a float is no whole number of its own, but one of several.
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+    return int(value) if is_whole else value
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -1,7 +1,9 @@
 """Services are found by name: their flows, routes and commands, and what is wrong with them."""
 
 import json
+import re
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -126,6 +128,65 @@ def test_up_mounts_a_service_by_name_on_a_store_of_its_own(letters, shop, tmp_pa
     assert process.returncode == 0
     assert len(children) == 1
     assert (tmp_path / ".ulak" / "ulak.db").exists()
+
+
+ADDRESS = """
+
+def address(engine, attached):
+    from functools import partial
+
+    import ulak.web
+    from ulak.service import Address
+
+    app = partial(
+        ulak.web.app, engine, services=[service], platform_routes=["/health/ready", "/auth/me"]
+    )
+    return Address(int(os.environ.get("LETTERS_PORT", "0")), "LETTERS_PORT", lambda unready: app())
+
+
+service = dataclasses.replace(service, address=address)
+"""
+
+
+@pytest.fixture
+def letters_apart(install: Install) -> None:
+    code = f"import dataclasses\n{GOOD}{ADDRESS}"
+    install("acme-letters", "letters = acme_letters:service", code)
+
+
+def test_up_opens_the_address_that_a_service_has_of_its_own_and_prints_it(
+    letters_apart, shop, monkeypatch
+):
+    monkeypatch.setenv("ULAK_SERVICE", "letters")
+    with running(shop, "up", "--service", "letters", "--port", "0") as process:
+        said = greeting(process)
+        own = re.search(r"^  letters   (http://127.0.0.1:\d+)$", said, re.M)[1]
+        assert own != address(said)
+        key = shop.run("keys", "create", "ci", "--role", "operator").out.strip()
+        headers = {"Authorization": f"Bearer {key}"}
+        assert httpx.get(f"{own}/letters/papers").status_code == 401
+        for base in (own, address(said)):
+            assert httpx.get(f"{base}/letters/papers", headers=headers).json() == ["A4"]
+        assert httpx.get(f"{own}/auth/me", headers=headers).json()["name"] == "key:ci"
+        assert httpx.get(f"{own}/jobs", headers=headers).status_code == 404
+        assert httpx.get(f"{own}/health/ready").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+
+
+def test_a_taken_address_of_a_service_is_one_line_that_names_its_variable(
+    letters_apart, run, monkeypatch
+):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        monkeypatch.setenv("LETTERS_PORT", port)
+        answer = run("up", "--service", "letters", "--port", "0")
+    assert answer.code == 1
+    assert answer.err == (
+        f"error: port {port} of 127.0.0.1 is taken; choose another with LETTERS_PORT\n"
+    )
 
 
 @pytest.mark.shows("E-16")

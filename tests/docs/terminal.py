@@ -23,7 +23,7 @@ from tests.docs.pages import ROOT
 from tests.forked_commands import write_program
 
 if TYPE_CHECKING:
-    from bench.publishing.blog import Zygote
+    from bench.zygote import Zygote
 
 PATIENCE_S = 180
 GLANCE_S = 0.05

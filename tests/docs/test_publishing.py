@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.publishing.blog import Zygote
+from bench.zygote import Zygote
 from tests.docs.pages import DOCS, blocks_of
 from tests.docs.terminal import STARTED, Terminal, blocks, free_ports, section, terminal, until
 from tests.services.publishing.parts import A_POST, A_USER, User

@@ -154,7 +154,7 @@ def brought() -> Iterator[tuple[str, Any]]:
             yield from commands(typer.main.get_group(service.commands()), f"ulak {name}")
 
 
-PARTS = {
+PARTS = {"ulak cutting serve", "ulak cutting saw"} | {
     f"ulak publishing {part}"
     for part in (
         "backend", "users-api", "saga-worker", "worker", "dlq-worker", "relay", "push-notificator",

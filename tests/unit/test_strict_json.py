@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from ulak.strict_json import read_json
+from ulak.strict_json import canonical_json, read_json
 
 
 def test_a_document_is_read_from_text_and_from_bytes() -> None:
@@ -35,3 +35,21 @@ def test_bytes_are_utf_8_and_nothing_else() -> None:
 def test_numbers_can_be_kept_to_the_digit() -> None:
     said = read_json('{"a": 1.10, "b": 12345678901234567890123}', number=Decimal)
     assert [str(number) for number in said.values()] == ["1.10", "12345678901234567890123"]
+
+
+def test_a_document_has_one_canonical_text() -> None:
+    text = '{"a":[1,2.5,null,true,"ğ"],"b":{"c":18,"d":-3}}'
+    for said in (
+        {"b": {"d": -3.0, "c": 18.0}, "a": [1, 2.50, None, True, "ğ"]},
+        {"a": (1.0, 2.5, None, True, "ğ"), "b": {"c": 18, "d": -3}},
+        json.loads(text),
+    ):
+        assert canonical_json(said) == text
+    assert canonical_json(2.0**60) == "1.152921504606847e+18"
+    assert canonical_json(True) == "true"
+
+
+@pytest.mark.parametrize("bad", [float("nan"), [float("inf")], {"a": object()}])
+def test_what_is_no_document_has_no_canonical_text(bad: object) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        canonical_json(bad)

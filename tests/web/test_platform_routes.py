@@ -4,10 +4,12 @@ import pytest
 
 import ulak.web
 from tests.web.people import Known, as_
+from ulak import wiring
 from ulak.auth import VIEWER, Principal
+from ulak.errors import UlakError
 from ulak.service import Service, attach
 from ulak.settings import Settings
-from ulak.web import KNOWN, Access, Routes, guarded_router
+from ulak.web import KNOWN, PUBLIC, Access, Routes, guarded_router
 from ulak.web.access import ACCESS, ALWAYS
 
 
@@ -67,3 +69,39 @@ def test_the_default_has_everything(engine, ask):
     assert {line.path for line in ACCESS.values()} >= ALWAYS
     assert ask(app, "/").json()["name"] == "ulak"
     assert ask(app, "/jobs", headers=as_("ada")).json()["items"] == []
+
+
+def test_paths_of_its_own_are_served_and_no_others_so_a_service_may_have_the_rest(
+    engine, ask, tmp_path
+):
+    def make_probe(*_):
+        router = guarded_router()
+
+        @router.get("/health")
+        def health() -> dict[str, str]:
+            """Tell how the service is."""
+            return {"service": "letters"}
+
+        return Routes([router], [Access("GET", "/health", PUBLIC)])
+
+    letters = Service("letters", attach=lambda *_: None, routes=make_probe)
+    attach(letters, engine, Settings())
+    chosen = ["/auth/login", "/auth/me", "/health/ready"]
+    identity = wiring.identity_of(engine, Settings(data=tmp_path))
+    app = ulak.web.app(engine, identity=identity, services=[letters], platform_routes=chosen)
+    assert ask(app, "/health").json() == {"service": "letters"}
+    assert ask(app, "/health/ready").status_code == 200
+    identity.create_user("ada", "a long password", roles=[VIEWER], actor="a test")
+    sent = {"name": "ada", "password": "a long password"}
+    token = ask(app, "/auth/login", method="POST", json=sent).json()["token"]
+    assert ask(app, "/auth/me", headers=as_(token)).json()["name"] == "ada"
+    # Nobody logs a browser in there, so no other site could use its cookie.
+    assert ask(app, "/auth/me", headers={"Cookie": f"ulak_session={token}"}).status_code == 401
+    for method, path in ACCESS:
+        if path not in (*chosen, "/health"):
+            assert ask(app, path.replace(":path", ""), method=method).status_code == 404, path
+
+
+def test_a_path_that_ulak_does_not_have_is_named(engine):
+    with pytest.raises(UlakError, match=r"ulak has no route /auth/verify"):
+        ulak.web.app(engine, identity=None, platform_routes=["/auth/me", "/auth/verify"])

@@ -16,7 +16,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
 from hashlib import sha256
@@ -75,8 +75,8 @@ def make_folders(base: Path, names: Sequence[str]) -> AbstractContextManager[tup
     return open_folders(base, names, _make_and_open)
 
 
-def open_file(name: str, folder: int) -> int:
-    """Open a file of a folder for reading; raises as `must_be_file`."""
+def open_file(name: str, folder: int | None = None) -> int:
+    """Open a file of a folder, or of a path, for reading; raises as `must_be_file`."""
     try:
         file = os.open(name, _TO_READ, dir_fd=folder)
     except FileNotFoundError:
@@ -90,12 +90,41 @@ def open_file(name: str, folder: int) -> int:
     return file
 
 
-def create_file(name: str, folder: int) -> int:
+def create_file(name: str, folder: int, mode: int = FILE_MODE) -> int:
     """Make a file in a folder, for writing; `FileExistsError` when there is anything."""
-    return os.open(name, _TO_WRITE, FILE_MODE, dir_fd=folder)
+    return os.open(name, _TO_WRITE, mode, dir_fd=folder)
 
 
-def must_be_file(name: str, folder: int) -> None:
+def write_file(
+    name: str,
+    folder: int,
+    chunks: Iterable[bytes],
+    *,
+    temporary: str,
+    mode: int = FILE_MODE,
+    replace: bool = True,
+) -> None:
+    """Write a file of a folder whole or not at all: under a temporary name, flushed to the disk,
+    renamed. The caller flushes the folder. Without `replace`, `FileExistsError` when there is
+    anything of that name."""
+    file = create_file(temporary, folder, mode)
+    try:
+        with os.fdopen(file, "wb") as stream:
+            stream.writelines(chunks)
+            stream.flush()
+            os.fsync(file)
+        if not replace:
+            os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.unlink(temporary, dir_fd=folder)
+        else:
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
+
+
+def must_be_file(name: str, folder: int | None) -> None:
     """Check that this name in a folder is a file.
 
     Raises:
@@ -306,22 +335,10 @@ def _temporary() -> str:
 
 
 def _write(folder: int, name: str, data: bytes, seal: bytes) -> None:
-    temporary = _temporary()
-    file = create_file(temporary, folder)
-    try:
-        with os.fdopen(file, "wb") as stream:
-            stream.write(data)
-            stream.write(seal)
-            stream.flush()
-            os.fsync(file)
-        # A rename would replace a link and not follow it; but whoever put it there is to hear.
-        with suppress(FileNotFoundError):
-            must_be_file(name, folder)
-        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary, dir_fd=folder)
-        raise
+    # A rename would replace a link and not follow it; but whoever put it there is to hear.
+    with suppress(FileNotFoundError):
+        must_be_file(name, folder)
+    write_file(name, folder, (data, seal), temporary=_temporary())
 
 
 def _without_empty(chain: tuple[int, ...], names: list[str]) -> int:

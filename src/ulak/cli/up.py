@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -47,7 +48,7 @@ from ulak.kit.processes.running import (
     unready,
     wait_until_registered,
 )
-from ulak.service import further_engines, get_service, start
+from ulak.service import Address, further_addresses, further_engines, get_service, start
 from ulak.settings import HIGHEST_PORT, Settings, http_address, read_env_file
 from ulak.store.protocol import JobFilter
 
@@ -91,6 +92,7 @@ def up(
 def _up(found: Settings, bound: socket, *, workers: int, lease: str, drain: str) -> None:
     engine = load(found)
     further = further_engines(engine)
+    addresses = further_addresses(engine)
     for each in (engine, *further):
         cleanup.attach(each, wiring.idempotency_settings())
     beside = queues_beside(engine)
@@ -101,10 +103,15 @@ def _up(found: Settings, bound: socket, *, workers: int, lease: str, drain: str)
     children = children_of(
         engine, found, workers=workers, lease=settings.lease, options=("--drain", drain)
     )
-    logs.start(found.env, logs.secrets_of(found, engine, *further))
-    settle_in()
-    with opened([engine, *further]):
-        said = start(engine, http_address(*bound.getsockname()[:2]))
+    with ExitStack() as stack:
+        taken = {
+            name: stack.enter_context(bind(found, "ulak up", address=address))
+            for name, address in addresses.items()
+        }
+        logs.start(found.env, logs.secrets_of(found, engine, *further))
+        settle_in()
+        stack.enter_context(opened([engine, *further]))
+        said = dict(start(engine, http_address(*bound.getsockname()[:2])))
         working = Working(
             workers=[
                 # Without children for the rest we work ourselves: somebody must keep the dates.
@@ -117,13 +124,17 @@ def _up(found: Settings, bound: socket, *, workers: int, lease: str, drain: str)
         identity = wiring.identity_of(engine, found)
         identity.adopt_first_key()
         server = _server(engine, identity, working, found, bound)
+        others = _servers(addresses, taken, working)
+        said |= {name: other.address for name, other in others.items()}
         hello = partial(
             greeting, engine, identity, found, address=server.address, workers=workers, said=said
         )
+        servers = [server, *others.values()]
         try:
-            asyncio.run(_serve(working, server, hello))
+            asyncio.run(_serve(working, servers, hello))
         finally:
-            server.stop()
+            for running in servers:
+                running.stop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,18 +172,31 @@ def _server(
     return Server(made, bound)
 
 
-async def _serve(working: Working, server: Server, hello: Callable[[], str]) -> None:
+def _servers(
+    addresses: Mapping[str, Address], taken: Mapping[str, socket], working: Working
+) -> dict[str, Server]:
+    """Make the servers of the addresses that services have of their own, by service."""
+    from ulak.web.server import Server
+
+    return {
+        name: Server(address.app(working.unready), taken[name])
+        for name, address in addresses.items()
+    }
+
+
+async def _serve(working: Working, servers: Sequence[Server], hello: Callable[[], str]) -> None:
     async def greet() -> None:
         # Once this process works. Children may still be starting: /health/ready tells.
         await wait_until_registered(working.workers)
         say(await asyncio.to_thread(hello))
 
-    await serve(working.parts, server=server, drain=working.settings.drain, hello=greet)
+    await serve(working.parts, servers=servers, drain=working.settings.drain, hello=greet)
     unclean = None if working.supervisor is None else working.supervisor.unclean()
     if unclean is not None:
         complain(unclean)
     leave_behind(working.parts)
-    server.must_not_have_failed()
+    for server in servers:
+        server.must_not_have_failed()
     if unclean is not None:
         raise typer.Exit(1)
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection
 from typing import Any, Final
 
-from ulak.clock import Instant, rfc3339, to_datetime
+from ulak.clock import SECOND, Instant, rfc3339, to_datetime
 from ulak.core import event as kinds
 from ulak.core import undo
 from ulak.core.bounds import must_be_short
@@ -222,7 +222,11 @@ def _retry(draft: Draft, asked: Retry) -> Change:
     # The delay is for stages: a gate or a wait that it comes back to keeps its own time.
     draft.arrive(place, after_us=after_us if place.stage is not None else 0)
     draft.row = draft.row._replace(round=job.round + 1, started="")
-    draft.note(kinds.RETRIED, from_state=job.state, message=asked.note)
+    details = None
+    if (due := draft.row.not_before) > draft.now:
+        due_at = rfc3339(to_datetime(due), "milliseconds")
+        details = json.dumps({"after_s": after_us / SECOND, "due_at": due_at})
+    draft.note(kinds.RETRIED, from_state=job.state, message=asked.note, details=details)
     _remember(draft, RETRIED_ACT, job.code)
     # What its end gave back must be had again, or another job of the same key would run beside it.
     # A program of another release, or with other numbers of retries, may have freed more.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
+from secrets import randbelow
 from typing import TYPE_CHECKING, Any
 
 from ulak.clock import Instant
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from ulak.engine.kernel import Kernel
 
 ATTEMPTS_AT_AN_ACT = 5
+ATTEMPTS_AT_A_NOTE = 100  # of many who repeat one submission at once, each leaves a line
 LOOK_BACK = 100
 LOOK_BACK_FOR_REASON = 1000
 
@@ -101,7 +104,6 @@ class Acts(Reads):
         already ended (`too-late`) or is being undone.
         """
         asked = Cancel(actor, note)
-
         return self._act("cancel", connection, lambda acts: acts.cancel(job_id, asked))
 
     def expire(
@@ -221,7 +223,7 @@ class JobActs:
 
     def note(self, job_id: str, asked: AddNote) -> Job:
         """Write a line into the trail, or leave it for the end of the run."""
-        for _ in range(ATTEMPTS_AT_AN_ACT):
+        for attempt in range(ATTEMPTS_AT_A_NOTE):
             row = self.get_row(job_id)
             if row.leased_by is not None:
                 name, now = self.kernel.new_commit_id().hex(), self.store.clock.now()
@@ -229,6 +231,7 @@ class JobActs:
                 return Job(row)
             with suppress(StaleJob):
                 return self.act_once(row, asked)
+            time.sleep(randbelow(min(attempt, 20) + 1) / 1000)
         raise StaleJob(f"job {job_id} keeps moving; try again", job_id=job_id)
 
     def act_once(self, row: JobRow, asked: Asked, roles: Collection[str] | None = None) -> Job:

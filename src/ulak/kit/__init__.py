@@ -1,11 +1,12 @@
 """What services need besides the engine: commands, times, ids, strict JSON, fault points.
 
 Each part is a module of its own, since each needs other extras: `ulak.kit.commands` needs Typer,
-`ulak.kit.bodies` FastAPI, `ulak.kit.logins` PyJWT, `ulak.kit.sealing` cryptography.
+`ulak.kit.bodies` FastAPI, `ulak.kit.config_files` pydantic, `ulak.kit.logins` PyJWT, and
+`ulak.kit.sealing` cryptography.
 """
 
 from ulak.kit.faults import FaultPoint, FaultSteps
 from ulak.kit.retry_after import read_retry_after
-from ulak.strict_json import read_json
+from ulak.strict_json import canonical_json, read_json
 
-__all__ = ["FaultPoint", "FaultSteps", "read_json", "read_retry_after"]
+__all__ = ["FaultPoint", "FaultSteps", "canonical_json", "read_json", "read_retry_after"]

@@ -17,18 +17,14 @@ from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
+from ulak.errors import PayloadTooLarge
 from ulak.strict_json import read_json
 from ulak.web.schemas import Body, storable
 
 __all__ = [
-    "Body",
-    "MaybeSent",
-    "Sent",
-    "describe_body",
-    "inline_schema",
-    "storable",
-    "strict_body",
-]
+    "Body", "MaybeSent", "Sent", "bounded_body", "describe_body", "inline_schema", "read_object",
+    "storable", "strict_body",
+]  # fmt: skip
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -44,19 +40,48 @@ def strict_body(model: type[Model], *, optional: bool = False) -> Any:
     async def read(request: Request) -> Model:
         sent = await request.body()
         try:
-            return model() if optional and not sent else model.model_validate(read_json(sent))
+            return model() if optional and not sent else model.model_validate(_read(sent))
         except ValidationError as error:
             wrong = error.errors(include_url=False, include_context=False, include_input=False)
             raise RequestValidationError(
                 [{**each, "loc": ("body", *each["loc"])} for each in wrong]
             ) from None
-        except JSONDecodeError as error:
-            raise _unreadable("json_invalid", error.pos) from None
-        except (ValueError, RecursionError) as error:
-            raise _unreadable(f"this is no JSON that can be read: {error}") from None
 
     vars(read)["openapi_extra"] = describe_body(model)
     return Depends(read)
+
+
+def bounded_body(largest: int) -> Any:
+    """Return the annotation of a route's parameter that gets the body as bytes: `largest` of them
+    at most, else the answer is 413."""
+
+    async def read(request: Request) -> bytes:
+        body = await request.body()
+        if len(body) > largest:
+            raise PayloadTooLarge(
+                f"the body has {len(body):,} bytes, {largest:,} are the most; send less at once"
+            )
+        return body
+
+    return Depends(read)
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object that a body is, for routes that check it themselves; anything else is
+    answered as by `strict_body`."""
+    document = _read(body)
+    if not isinstance(document, dict):
+        raise _unreadable("write a JSON object, as {...}")
+    return document
+
+
+def _read(body: bytes) -> Any:
+    try:
+        return read_json(body)
+    except JSONDecodeError as error:
+        raise _unreadable("json_invalid", error.pos) from None
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(f"this is no JSON that can be read: {error}") from None
 
 
 if TYPE_CHECKING:

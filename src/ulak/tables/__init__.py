@@ -14,22 +14,17 @@
 `docs/how-to/write-a-service.md` tells the rest.
 """
 
-from ulak.tables.tables import (
-    Database,
-    DeliveryView,
-    Row,
-    Schema,
-    Tables,
-    database_of,
-    shares_store,
-)
+from ulak.tables.tables import Database, Row, Schema, Tables, database_of, shares_store
+from ulak.tables.views import DeliveryView, JobView, TrailView
 
 __all__ = [
     "Database",
     "DeliveryView",
+    "JobView",
     "Row",
     "Schema",
     "Tables",
+    "TrailView",
     "database_of",
     "shares_store",
 ]

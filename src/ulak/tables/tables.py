@@ -18,12 +18,15 @@ from importlib.resources.abc import Traversable
 from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final
+from uuid import UUID
 
 from ulak.clock import Instant
 from ulak.engine.engine import Engine
 from ulak.errors import BadInput, NotSupported, StoreError
+from ulak.ids import from_text
 from ulak.store.protocol import Features
-from ulak.store.schemas import find_oldest, make_script
+from ulak.store.schemas import find_oldest
+from ulak.tables.views import NAME, PLAIN, DeliveryView, JobView, TrailView
 
 Row = tuple[Any, ...]
 
@@ -75,7 +78,7 @@ class Sqlite(Database):
             "schema": "main", "for_update": "", "skip_locked": "", "bigint": "INTEGER",
             "smallint": "INTEGER", "real": "REAL", "uuid": "BLOB", "bytewise": "",
             "serial": "INTEGER PRIMARY KEY AUTOINCREMENT", "strict": " STRICT",
-            "by_key": " STRICT, WITHOUT ROWID",
+            "by_key": " STRICT, WITHOUT ROWID", "json": "", "json_quote": "json_quote",
         }
     )  # fmt: skip
 
@@ -121,7 +124,7 @@ class Postgresql(Database):
             "schema": "ulak", "for_update": " FOR UPDATE", "skip_locked": " SKIP LOCKED",
             "bigint": "BIGINT", "smallint": "SMALLINT", "real": "DOUBLE PRECISION", "uuid": "UUID",
             "bytewise": ' COLLATE "C"', "serial": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
-            "strict": "", "by_key": "",
+            "strict": "", "by_key": "", "json": "::json", "json_quote": "to_json",
         }
     )  # fmt: skip
 
@@ -170,9 +173,6 @@ def shares_store(one: Engine, other: Engine) -> bool:
     return one.store is other.store or is_same
 
 
-_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
-_WORD: Final = re.compile(r"[a-z][a-z0-9_.-]*")
-_PLAIN: Final = "use lower-case letters, digits and underscores"
 _FILE: Final = re.compile(r"([0-9]{4})\.sql")
 
 _EXISTS: Final = {
@@ -187,36 +187,6 @@ _NAMES_OLDEST: Final = {
     "postgresql": "SELECT count(*) FROM information_schema.columns "
     "WHERE table_schema = '{schema}' AND table_name = ? AND column_name = 'oldest'",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryView:
-    """A view of the deliveries of one handler, to be joined with rows of the service.
-
-    It has the columns `position`, `key`, `data` and `answer` (JSON, as text), `at`, `state`,
-    `tries`, `not_before`, `give_up_at`, `sent_at` and `error`. A file of the schema may insert
-    there, all but `position` and `answer`, to move the rows of another outbox.
-
-    Args:
-        name: The view. A stored name: begin it with the service's own.
-        handler: Under which name the service declares it (`engine.on`).
-        topic: What it wants.
-
-    Raises:
-        BadInput: one of them could not be part of a statement.
-    """
-
-    name: str
-    _: KW_ONLY
-    handler: str
-    topic: str
-
-    def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise BadInput(f"{self.name!r} cannot be the name of a view: {_PLAIN}")
-        for word in (self.handler, self.topic):
-            if not _WORD.fullmatch(word):
-                raise BadInput(f"{word!r} cannot be shown by a view: {_PLAIN}, dots and hyphens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +206,8 @@ class Schema:
         lock: The number of the advisory lock behind which they are made on PostgreSQL; by default
             one that follows from `version_table`.
         deliveries: A view of the engine's deliveries, made before the first file that is run.
+        jobs: A view of the jobs of one of the service's flows, made then too.
+        trail: A view of their trails.
 
     Raises:
         BadInput: `version_table` is no plain name in lower case.
@@ -248,11 +220,13 @@ class Schema:
     why: str
     lock: int | None = None
     deliveries: DeliveryView | None = None
+    jobs: JobView | None = None
+    trail: TrailView | None = None
 
     def __post_init__(self) -> None:
         # It becomes part of statements.
-        if not _NAME.fullmatch(self.version_table):
-            raise BadInput(f"{self.version_table!r} cannot be the table of a version: {_PLAIN}")
+        if not NAME.fullmatch(self.version_table):
+            raise BadInput(f"{self.version_table!r} cannot be the table of a version: {PLAIN}")
 
 
 class Tables:
@@ -282,6 +256,11 @@ class Tables:
         with self.reading() as connection:
             return self.execute(connection, statement, *values)
 
+    def write(self, statement: str, *values: Any) -> list[Row]:
+        """Run one statement in a transaction of its own, as `writing` does, and return its rows."""
+        with self.writing() as connection:
+            return self.execute(connection, statement, *values)
+
     @contextmanager
     def reading(self) -> Iterator[Any]:
         """Lend a connection that only reads, for several SELECTs; nobody waits for it. Raises
@@ -308,6 +287,12 @@ class Tables:
         transaction before which `ensure` was called; return its rows. Raises `StoreError`: the
         database cannot answer now, or a lock was not to be had in time."""
         return self.database.execute(connection, statement, *values)
+
+    def make_key(self, job_id: str) -> Any:
+        """Return the id of a job as the column `key` of `JobView` and `TrailView` has it: by it the
+        database finds a job at once. Raises `BadInput`: this is no id."""
+        key = from_text(job_id)
+        return key if self.database.name == "sqlite" else UUID(bytes=key)
 
     def take_turns(self, connection: Any) -> None:
         """Let one transaction at a time go on from here, until it ends; making the tables takes
@@ -400,9 +385,9 @@ class Tables:
             self.execute(connection, f"INSERT INTO {table} (version) VALUES (0)")  # noqa: S608
         elif not self._has(connection, _NAMES_OLDEST):
             self.execute(connection, f"ALTER TABLE {table} ADD COLUMN oldest INTEGER")
-        if (view := self._schema.deliveries) is not None:
-            words = {"view": view.name, "handler": view.handler, "topic": view.topic}
-            database.run_script(connection, make_script(database.name, **words))
+        for view in (self._schema.deliveries, self._schema.jobs, self._schema.trail):
+            if view is not None:
+                database.run_script(connection, view.make_script(database.name))
         for number in range(version + 1, last + 1):
             database.run_script(connection, self._read_script(number))
         statement = f"UPDATE {table} SET version = ?, oldest = ?"  # noqa: S608 - checked

@@ -2,10 +2,11 @@
 
 try:
     from ulak.web.access import KNOWN, PUBLIC, Access, Authenticator, Routes
-    from ulak.web.callers import Caller, guarded_router
+    from ulak.web.callers import Caller, actor_of, guarded_router
     from ulak.web.factory import app
     from ulak.web.idempotency import IdempotentRoute, idempotent_route
     from ulak.web.route_table import RouteTable
+    from ulak.web.schemas import answer
     from ulak.web.slash_route import SlashRoute
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
@@ -23,6 +24,8 @@ __all__ = [
     "RouteTable",
     "Routes",
     "SlashRoute",
+    "actor_of",
+    "answer",
     "app",
     "guarded_router",
     "idempotent_route",

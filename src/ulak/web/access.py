@@ -6,7 +6,7 @@ of its own, with its routes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
@@ -177,16 +177,20 @@ ALWAYS: Final = frozenset(
 
 
 def platform_lines(
-    *, platform_routes: bool = True, swagger: bool = False
+    *, platform_routes: bool | Collection[str] = True, swagger: bool = False
 ) -> Mapping[tuple[str, str], Access]:
-    """Return the lines of what an application serves besides the routes of services."""
+    """Return the lines of what an application serves besides the routes of services. Raises
+    `UlakError`: the platform has no such path."""
     lines = dict(ACCESS)
-    if not platform_routes:
-        # Nobody logs in there, so there is no cookie; a credential comes in one way.
+    if platform_routes is not True:
+        paths = ALWAYS if platform_routes is False else frozenset(platform_routes)
+        if unknown := sorted(paths - {line.path for line in ACCESS.values()}):
+            raise UlakError(f"ulak has no route {', '.join(unknown)}; write paths as /auth/login")
+        # No link logs a browser in there, so there is no cookie; a credential comes in one way.
         lines = {
             at: replace(line, schemes=("Bearer", "Token"))
             for at, line in ACCESS.items()
-            if line.path in ALWAYS
+            if line.path in paths
         }
     if swagger:
         shown = ("/openapi.json", "/docs", "/docs/{name}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
 from fastapi import APIRouter, Depends, FastAPI
@@ -34,7 +34,7 @@ def app(
     services: Sequence[Routed] = (),
     guard: IdempotencyGuard | None = None,
     platform: settings.Settings | None = None,
-    platform_routes: bool = True,
+    platform_routes: bool | Collection[str] = True,
     swagger: bool = False,
 ) -> FastAPI:
     """Make the application of an engine, to be served alone or mounted in another one.
@@ -52,8 +52,9 @@ def app(
         platform: The settings that name the program, for the page at `/`, which everybody may
             read: it has the program's name and the command that prints a link to log in.
         platform_routes: False serves the routes of the services, `/health` with its probes,
-            `/metrics`, `/openapi.json` and `/docs`, and nothing else of the platform's. The
-            document is then about the services alone.
+            `/metrics`, `/openapi.json` and `/docs`, and nothing else of the platform's. Paths of
+            its own routes, as `/auth/login`, serve those and no others: a service may then have a
+            `/health` of its own. The document is in both cases about the services alone.
         swagger: Makes `/docs` the page of Swagger UI, which tries operations out. It and
             `/openapi.json` are then for everybody.
 
@@ -90,7 +91,10 @@ def app(
         who = identity if isinstance(identity, Identity) else None
         platform = settings.Settings() if platform is None else platform
         served += _routers_of(engine, who, guard, hub, platform)
+    paths = {line.path for line in own.values()}
     for router in served:
+        if platform_routes is not True:
+            router.routes = [r for r in router.routes if getattr(r, "path", "") in paths]
         serve(made, router)
     made.state.envelopes = {}
     for name, routes in brought.items():
@@ -100,11 +104,10 @@ def app(
             made.state.envelopes |= dict.fromkeys((a.path for a in routes.access), routes.envelope)
     callers.check(made)
     idempotency.check(made)
+    shown_alone = None if platform_routes is True else brought
     # FastAPI's own way to have a document of one's own.
     made.openapi = functools.cache(  # type: ignore[method-assign]
-        lambda: openapi.document_of(
-            made, access, scopes, services=None if platform_routes else brought, swagger=swagger
-        )
+        lambda: openapi.document_of(made, access, scopes, services=shown_alone, swagger=swagger)
     )
     problems.install(made)
     made.add_middleware(BodyLimit)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from ulak.web.access import About, Access
@@ -26,21 +27,29 @@ class RouteTable:
 
     Args:
         callers: What every line of access has besides, as `Access` takes it.
+        prefix: Before each path.
         response_model: Of each route that names no other.
         options: As of `guarded_router`.
     """
 
     def __init__(
-        self, callers: dict[str, Any], *, response_model: Any = None, **options: Any
+        self,
+        callers: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        prefix: str = "",
+        response_model: Any = None,
+        **options: Any,
     ) -> None:
         self.router = guarded_router(**options)
         self.access: list[Access] = []
-        self._callers, self._usual = callers, {"response_model": response_model}
+        self._callers, self._prefix = callers, prefix
+        self._usual = {"response_model": response_model}
 
     def __call__(
         self, method: str, path: str, scope: str, about: About = "all", **options: Any
     ) -> Callable[[Endpoint], Endpoint]:
         """Declare a route and its line; `options` as of `APIRouter.api_route`."""
+        path = self._prefix + path
         self.access.append(Access(method, path, scope, about, **self._callers))
 
         def declare(endpoint: Endpoint) -> Endpoint:

@@ -146,7 +146,7 @@ class Job(BaseModel):
     is_final: bool = Field(description="Whether no worker will act on it any more.")
 
     model_config = example(
-        id=A_JOB, flow="cutting", version=1, state="HOLD", role="held", tenant="",
+        id=A_JOB, flow="orders", version=1, state="HOLD", role="held", tenant="",
         submitter="key:shop", priority=1, round=1, attempt=0, lapses=0, code="CrmNoMatch",
         created_at=A_MOMENT, changed_at=A_MOMENT, not_before=A_MOMENT, expires_at=None,
         scheduled_for=None, leased_by=None, parked_on=None, cancel_requested=False, is_final=False,
@@ -209,7 +209,7 @@ class Submitted(Job):
     created: bool = Field(description="False when a job with this dedup key was there before.")
 
     model_config = example(
-        id=A_JOB, flow="cutting", version=1, state="NEW", role="ready", tenant="",
+        id=A_JOB, flow="orders", version=1, state="NEW", role="ready", tenant="",
         submitter="key:shop", priority=1, round=1, attempt=0, lapses=0, code=None,
         created_at=A_MOMENT, changed_at=A_MOMENT, not_before=A_MOMENT, expires_at=None,
         scheduled_for=None, leased_by=None, parked_on=None, cancel_requested=False, is_final=False,
@@ -244,7 +244,7 @@ class Why(BaseModel):
 class Count(BaseModel):
     """How many jobs of a flow stand in a state."""
 
-    flow: str = Field(examples=["cutting"])
+    flow: str = Field(examples=["orders"])
     version: int = Field(examples=[1])
     state: str = Field(examples=["HOLD"])
     role: Role = Field(examples=["held"])
@@ -324,6 +324,7 @@ def paged(
 def answer(
     document: Any, status: int = 200, *, headers: Mapping[str, str] | None = None
 ) -> Response:
+    """Return a document as JSON that is ready, without looking at it again."""
     return Response(
         msgspec.json.encode(document), status, headers=headers, media_type="application/json"
     )

@@ -21,6 +21,7 @@ LAST_REQUESTS_S = 5
 # How long a client may neither read nor answer before the system ends its connection: whatever
 # was still to be sent to it would be kept for ever otherwise.
 UNREAD_MS = 30_000
+CURE = "--port or ULAK_PORT"
 
 
 class Server:
@@ -76,10 +77,10 @@ class Server:
             raise UlakError("the API has ended by itself; the log says why")
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, *, cure: str = CURE) -> socket.socket:
     """Take an address before anything else is started, so that a taken port is an answer; nobody
-    can connect yet. Port 0 lets the system choose one. Raises `BadInput`: the address cannot be
-    listened on, and why."""
+    can connect yet. Port 0 lets the system choose one; `cure` names what chooses another. Raises
+    `BadInput`: the address cannot be listened on, and why."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -88,7 +89,7 @@ def bind(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         raise BadInput(f"{host!r} is not an address of this machine: {error}") from error
     try:
-        with _explained(host, port):
+        with _explained(host, port, cure):
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             # Every connection that is accepted has it from here.
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
@@ -100,12 +101,10 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 @contextmanager
-def _explained(host: str, port: int) -> Iterator[None]:
+def _explained(host: str, port: int, cure: str = CURE) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise BadInput(
-                f"port {port} of {host} is taken; choose another with --port or ULAK_PORT"
-            ) from error
+            raise BadInput(f"port {port} of {host} is taken; choose another with {cure}") from error
         raise BadInput(f"cannot listen on {host} port {port}: {error.strerror}") from error

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from argon2 import PasswordHasher
 
-from bench.publishing.blog import Blog, Stores, Zygote
+from bench.publishing.blog import Blog, Stores
+from bench.zygote import Zygote
 from tests.services.publishing.plays import APART, BESIDE, PLAYED_ORDERS
 from tests.services.publishing.plays import VARIABLES as PLAYED
 from tests.services.publishing.shared import Served, Shared, serving_all

@@ -17,7 +17,7 @@ import httpx
 from tests.forked_commands import Forked
 
 if TYPE_CHECKING:
-    from bench.publishing.blog import Zygote
+    from bench.zygote import Zygote
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 180

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bench.publishing.blog import Zygote
+from bench.zygote import Zygote
 from tests.docs.terminal import Terminal, free_ports, terminal
 from tests.services.publishing.parts import A_POST, A_READER, A_USER, PATIENCE_S, User, until
 from tests.web.browsing import Browsing, SwaggerUI, browsing

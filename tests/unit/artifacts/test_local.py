@@ -99,10 +99,10 @@ def test_a_link_that_is_swapped_in_after_the_folder_was_opened_leads_nowhere(
     storage.put_bytes("pdfs/4711/first.pdf", DATA, PDF)
     create = local.create_file
 
-    def swap_then_create(name: str, folder: int) -> int:
+    def swap_then_create(name: str, folder: int, mode: int) -> int:
         (base / "pdfs/4711").rename(base / "moved")
         (base / "pdfs/4711").symlink_to(outside)
-        return create(name, folder)
+        return create(name, folder, mode)
 
     monkeypatch.setattr(local, "create_file", swap_then_create)
     storage.put_bytes(KEY, DATA, PDF)
@@ -254,10 +254,10 @@ def test_a_folder_that_is_removed_before_its_first_file_is_made_again(
 ) -> None:
     create, removed = local.create_file, []
 
-    def remove_then_create(name: str, folder: int) -> int:
+    def remove_then_create(name: str, folder: int, mode: int) -> int:
         if not removed:
             removed.append((base / "pdfs/4711").rmdir())
-        return create(name, folder)
+        return create(name, folder, mode)
 
     monkeypatch.setattr(local, "create_file", remove_then_create)
     storage.put_bytes(KEY, DATA, PDF)

@@ -1,5 +1,6 @@
 """What people and the clock may ask of a job that nobody has leased."""
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -15,7 +16,7 @@ from tests.unit.core.machine import (
     two_steps,
     work,
 )
-from ulak.clock import micros
+from ulak.clock import micros, rfc3339, to_datetime
 from ulak.core import event as kinds
 from ulak.core.acts import answer
 from ulak.core.change import EVERY_STAGE
@@ -393,6 +394,7 @@ def test_an_operators_retry_goes_back_to_where_it_failed_in_a_new_round() -> Non
     assert (job.row.code, job.row.resume) == (None, None)
     assert change.voids == ()
     assert (job.last.kind, job.last.round, job.last.actor) == (kinds.RETRIED, 2, "bob")
+    assert job.last.details is None, "it is due at once"
 
 
 @pytest.mark.shows("E-5", "E-37")
@@ -419,6 +421,9 @@ def test_operators_retry_as_often_and_as_late_as_the_flow_allows() -> None:
         job.run(raised())
         job.retry()
         assert job.row.not_before == job.now + micros(delay)
+        due_at = rfc3339(to_datetime(job.row.not_before), "milliseconds")
+        told = {"after_s": delay.total_seconds(), "due_at": due_at}
+        assert json.loads(job.last.details or "") == told
     job.run(raised())
     with pytest.raises(TransitionNotAllowed, match="retried 2 times") as refused:
         job.retry()

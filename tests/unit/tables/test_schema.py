@@ -7,9 +7,10 @@ from threading import Barrier
 import pytest
 
 from tests.unit.tables.conftest import LOCK, STARS, Service
-from ulak import Message
+from ulak import Flow, Message
 from ulak.errors import BadInput, NotSupported, StoreError
-from ulak.tables import DeliveryView, Tables
+from ulak.kit.clock import rfc3339, to_instant
+from ulak.tables import DeliveryView, JobView, Tables, TrailView
 
 CROWD = 6
 ADD = "INSERT INTO {schema}.acme_notes (text) VALUES (?)"
@@ -221,6 +222,52 @@ def test_a_view_has_plain_names(wrong: dict[str, str]) -> None:
     said = {"name": "acme_letters", "handler": "acme-mail", "topic": "acme.note", **wrong}
     with pytest.raises(BadInput, match="use lower-case letters, digits and underscores"):
         DeliveryView(**said)
+
+
+LETTERS = Flow.steps("letters", ("write", lambda run: run.payload["to"]))
+JOBS = JobView("acme_jobs", flow="letters")
+TRAIL = TrailView("acme_trail", flow="letters")
+
+
+def test_views_show_the_jobs_of_one_flow_and_their_trails(service: Service) -> None:
+    tables = service.start(jobs=JOBS, trail=TRAIL)
+    (engine,) = service.engines
+    engine.add(LETTERS)
+    other = Flow.steps("others", ("write", lambda run: None))
+    engine.add(other)
+    engine.submit(other, {})
+    job = engine.submit(LETTERS, {"to": "Ada é"}, tenant="acme", actor="bob", dedup_key="k")
+    engine.note(job.id, "letters.read", "twice", actor="eve", n=2)
+    engine.cancel(job.id, actor="eve", note="too late")
+    key, now = tables.make_key(job.id), engine.get(job.id)
+    read = "SELECT * FROM {schema}.acme_jobs"
+    (row,) = tables.read(read)
+    assert tables.read(f"{read} WHERE key = ?", key) == [row]
+    assert row[1:6] == (job.id, "acme", "cancelled", "cancelled", "cancelled")
+    assert row[6:8] == ("k", '{"to":"Ada é"}')
+    assert row[8:10] == (1, 3)
+    assert row[11:14] == (to_instant(job.created_at), to_instant(now.changed_at), "bob")
+    assert row[15:] == tuple(rfc3339(at, "milliseconds") for at in (job.created_at, now.changed_at))
+    lines = tables.read(
+        "SELECT job_id, seq, kind, from_state, to_state, actor, code, message, details, round, at "
+        "FROM {schema}.acme_trail WHERE key = ? ORDER BY seq", key,
+    )  # fmt: skip
+    assert [line[:10] for line in lines] == [
+        (job.id, 1, "submitted", None, "write", "bob", None, None, None, 1),
+        (job.id, 2, "letters.read", "write", "write", "eve", None, "twice", '{"n":2}', 1),
+        (job.id, 3, "cancelled", "write", "cancelled", "eve", "cancelled", "too late", None, 1),
+    ]
+    assert [line[10] for line in lines] == [to_instant(e.at) for e in engine.inspect.trail(job.id)]
+    assert tables.read("SELECT count(*) FROM {schema}.acme_trail") == [(3,)]
+    with pytest.raises(BadInput, match="is not a job id"):
+        tables.make_key("x")
+
+
+@pytest.mark.parametrize("view", [JobView, TrailView])
+def test_a_view_of_a_flow_has_plain_names(view: type[JobView]) -> None:
+    for name, flow in [("1st", "letters"), ("acme_jobs", "it's")]:
+        with pytest.raises(BadInput, match="use lower-case letters, digits and underscores"):
+            view(name, flow=flow)
 
 
 def test_a_store_without_transactions_to_share_is_refused(

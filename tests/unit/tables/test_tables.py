@@ -31,6 +31,13 @@ def test_what_is_written_in_a_block_is_there_after_it(service: Service) -> None:
     assert other.read(TEXTS) == [("a",), ("b",)]
 
 
+def test_one_statement_is_written_in_a_transaction_of_its_own(service: Service) -> None:
+    tables, other = service.start(), service.start()
+    assert tables.write(ADD, "a") == []
+    assert tables.write(f"{ADD} RETURNING text", "b") == [("b",)]
+    assert other.read(TEXTS) == [("a",), ("b",)]
+
+
 def test_what_is_raised_in_a_block_takes_everything_back(service: Service) -> None:
     tables = service.start()
 

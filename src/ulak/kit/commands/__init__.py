@@ -18,6 +18,7 @@ from ulak.kit.commands.target import (
     HostOption,
     NoteOption,
     load_service,
+    opened_service,
     reading,
 )
 
@@ -30,6 +31,7 @@ __all__ = [
     "complain",
     "load_service",
     "note",
+    "opened_service",
     "print_acts",
     "print_json",
     "print_list",

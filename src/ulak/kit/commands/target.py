@@ -115,6 +115,15 @@ def load_service(name: str, app: str | None = None) -> tuple[Settings, Engine, A
     return found, engine, engine.kernel.attached[name][1]
 
 
+@contextmanager
+def opened_service(name: str, app: str | None = None) -> Iterator[Any]:
+    """Return, for the length of a block, what a service has attached to the engine that `--app` or
+    the settings name; the engine is open. Raises as `load`."""
+    _, engine, attached = load_service(name, app)
+    with engine:
+        yield attached
+
+
 def _named(found: Settings) -> Engine:
     app, source = found.app, found.source("app")
     module_name, colon, path = app.partition(":")

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
+    from ulak.service import Address
     from ulak.web.server import Server
 
 log = logging.getLogger("ulak.processes")
@@ -63,6 +64,7 @@ def run(
     prepare: Callable[[], None] = lambda: None,
     engines: Sequence[Engine] = (),
     migrating: bool = False,
+    logins: bool = False,
     secrets: Iterable[str] = (),
 ) -> None:
     """Serve an application and work, until SIGTERM or Ctrl-C; then drain. A second signal hurries.
@@ -80,10 +82,12 @@ def run(
         prepare: Called once the engines are open and before anything is served.
         engines: Further ones that it uses.
         migrating: Whether it brings the stores to the schema of this release.
+        logins: Whether the application knows ulak's own logins; it needs their secret then.
         secrets: What the log must not show, besides the secrets of the settings and the stores.
 
     Raises:
-        BadInput: no stage is in a queue, or the address cannot be listened on.
+        BadInput: no stage is in a queue, the address cannot be listened on, or the secret of logins
+            is not set.
         NotSupported: no other process sees the jobs of a store; or the web extra is missing.
         UlakError: the application has ended by itself.
     """
@@ -96,6 +100,8 @@ def run(
         work = [replace(each, queues={*each.queues, cleanup.NAME}) for each in work]
     for each in work:
         must_be_queues(each.engine, each.queues)
+    if logins:
+        settings = wiring.with_secret(settings)  # so that no line of the log can show it
     bound = None if app is None else bind(settings, name)
     logs.start(settings.env, [*logs.secrets_of(settings, *everywhere), *secrets])
     settle_in()
@@ -105,29 +111,29 @@ def run(
             each.engine.worker(replace(USUAL, queues=frozenset(each.queues), lease=each.lease))
             for each in work
         ]
-        server = None
+        servers: list[Server] = []
         if app is not None and bound is not None:
             from ulak.web.server import Server
 
-            server = Server(app(lambda: unready(workers)), bound)
+            servers = [Server(app(lambda: unready(workers)), bound)]
         parts: Parts = [("stage", worker) for worker in workers] or [("stage", Waiting())]
 
         async def hello() -> None:
             await wait_until_registered(workers)
             for each in work:
                 log.info("worker started", extra={"worker": name, "queue": _listed(each.queues)})
-            say(f"{name} {'works' if server is None else f'serves {server.address}'}")
+            say(f"{name} {f'serves {servers[0].address}' if servers else 'works'}")
             for engine in everywhere:
                 say(f"  store     {stored(engine)}")
             say("Ctrl-C drains and stops.")
 
         try:
-            asyncio.run(serve(parts, server=server, drain=USUAL.drain, hello=hello))
+            asyncio.run(serve(parts, servers=servers, drain=USUAL.drain, hello=hello))
         finally:
-            if server is not None:
+            for server in servers:
                 server.stop()
         leave_behind(parts)
-        if server is not None:
+        for server in servers:
             server.must_not_have_failed()
     say("drained")
 
@@ -144,19 +150,23 @@ def opened(engines: Iterable[Engine], *, migrating: bool = False) -> Iterator[No
 
 
 async def serve(
-    parts: Parts, *, server: Server | None, drain: Duration, hello: Callable[[], Awaitable[None]]
+    parts: Parts,
+    *,
+    servers: Sequence[Server],
+    drain: Duration,
+    hello: Callable[[], Awaitable[None]],
 ) -> None:
-    """Run parts beside a server until SIGTERM or SIGINT has come and all have drained, and have
+    """Run parts beside servers until SIGTERM or SIGINT has come and all have drained, and have
     `hello` speak meanwhile."""
     running = asyncio.create_task(run_until_told(parts, drain=drain))
-    if server is not None:
+    for server in servers:
         # Without its API it is half of what was asked for; when one part ends, all do.
         server.start(on_failure=parts[0][1].stop)
-        if not server.is_local:
-            note(
-                "other machines can reach this address, and what they send is not encrypted; put "
-                "a server that speaks TLS before it"
-            )
+    if not all(server.is_local for server in servers):
+        note(
+            "other machines can reach this address, and what they send is not encrypted; put a "
+            "server that speaks TLS before it"
+        )
     greeted = asyncio.ensure_future(hello())
     try:
         await running
@@ -164,7 +174,7 @@ async def serve(
         greeted.cancel()
         with suppress(asyncio.CancelledError):
             await greeted
-    if server is not None:
+    for server in servers:
         server.stop()
 
 
@@ -180,16 +190,18 @@ def unready(workers: Iterable[Worker]) -> str | None:
     return None if is_ready else "the worker is not registered"
 
 
-def bind(settings: Settings, name: str) -> socket.socket:
-    """Take the address of the settings, so that a taken port is an answer before anything else
-    begins; nobody is connected yet. Raises `NotSupported`: the web extra is missing; `BadInput`:
-    the address cannot be listened on."""
+def bind(settings: Settings, name: str, *, address: Address | None = None) -> socket.socket:
+    """Take the address of the settings, or that of a service on the same host, so that a taken port
+    is an answer before anything else begins; nobody is connected yet. Raises `NotSupported`: the
+    web extra is missing; `BadInput`: the address cannot be listened on."""
     try:
         from ulak.web import server
     except ModuleNotFoundError as error:
         raise NotSupported(
             f"{name} needs the web extra ({error.name} is missing); pip install 'ulak[web]'"
         ) from error
+    if address is not None:
+        return server.bind(settings.host, address.port, cure=address.variable)
     return server.bind(settings.host, settings.port)
 
 

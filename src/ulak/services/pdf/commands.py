@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
-import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +15,7 @@ from ulak import settings as platform
 from ulak.errors import BadInput
 from ulak.kit import read_json
 from ulak.kit.commands import JsonOption, note, print_json, print_table, some
+from ulak.kit.files import write_atomically
 from ulak.services.pdf import settings
 from ulak.services.pdf.configuration import open_renderer, templates_of
 from ulak.services.pdf.document import (
@@ -234,14 +233,4 @@ def _write(path: Path, content: bytes) -> None:
     """Write a file whole or not at all: a half-written PDF looks like one."""
     if not path.parent.is_dir():
         raise BadInput(f"there is no folder {path.parent} to write {path.name} into; make it first")
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_atomically(path, content)

@@ -45,7 +45,7 @@ class BulkAsked(schemas.Body):
     token: str | None = Field(default=None, description="What an answer without one has given.")
 
     model_config = schemas.example(
-        action="retry", where={"flow": "cutting", "code": "Timeout"}, note="the network is back"
+        action="retry", where={"flow": "orders", "code": "Timeout"}, note="the network is back"
     )
 
 

@@ -90,7 +90,7 @@ class StoreProbe:
 AN_EXAMPLE = """\
 # HELP ulak_jobs Jobs that stand in each state now.
 # TYPE ulak_jobs gauge
-ulak_jobs{flow="cutting",role="held",state="HOLD"} 3.0
+ulak_jobs{flow="orders",role="held",state="HOLD"} 3.0
 """
 
 

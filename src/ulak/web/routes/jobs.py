@@ -79,7 +79,7 @@ class Submission(schemas.Body):
         None, min_length=1, max_length=500, description="The key itself, not the flow's rule."
     )
 
-    model_config = example(flow="cutting", payload={"order": 4711}, dedup_key="order-4711")
+    model_config = example(flow="orders", payload={"order": 4711}, dedup_key="order-4711")
 
 
 class JobsQuery(Conditions):

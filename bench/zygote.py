@@ -1,9 +1,10 @@
-"""Starts processes of publishing that have imported everything already: `python -m
-bench.publishing.zygote SOCKET`.
+"""Starts processes of services that have imported everything already: `python -m bench.zygote
+SOCKET`.
 
-It imports what a part needs, opens nothing, has no threads, and forks a child for each order. The
-child runs a command of `ulak` as if it were typed. So a part that was killed is back within some
-tens of milliseconds. Orders are lines of JSON on standard input; when that ends, every child does.
+A zygote imports what parts need, opens nothing, has no threads, and forks a child for each order.
+The child runs a command of `ulak` as if it were typed. So a part that was killed is back within
+some tens of milliseconds. Orders are lines of JSON on standard input; when that ends, every child
+does.
 
 Programs that were started by others order at a socket, with a line to each and their three standard
 files. They are told the child's process id and then its exit code. If the line ends before that,
@@ -20,34 +21,81 @@ import os
 import selectors
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from cProfile import Profile
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from pkgutil import iter_modules
+from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
+from bench.measure import ROOT
+
 PRELOADED = (
-    "argon2", "cryptography.fernet", "fastapi", "httpx", "jwt", "psycopg", "uvicorn",
-    "uvicorn.protocols.http.auto", "ulak.cli.program", "ulak.kit.processes", "ulak.service",
+    "argon2", "cryptography.fernet", "defusedxml.ElementTree", "fastapi", "httpx", "jwt",
+    "openpyxl", "psycopg", "uvicorn", "uvicorn.protocols.http.auto", "ulak.cli.program",
+    "ulak.cli.worker", "ulak.kit.processes", "ulak.service",
     "ulak.store.postgres", "ulak.store.sqlite", "ulak.testing.faults", "ulak.web",
     "ulak.web.server", "ulak.wiring",
 )  # fmt: skip
-SERVICE = "ulak.services.publishing"
+SERVICES = ("ulak.services.cutting", "ulak.services.publishing")
 LONGEST_ORDER = 256 * 1024
 # Of what the zygote has open a child keeps nothing.
 MOST_FILES = 1024
 
 
+class Zygote:
+    """A zygote in a process of its own. Other programs order from it at `socket`."""
+
+    def __init__(self) -> None:
+        self._folder = TemporaryDirectory(prefix="ulak-zygote-")
+        self.socket = str(Path(self._folder.name, "orders"))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.zygote", self.socket],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._lock = threading.Lock()
+        assert self._hear() == "ready"
+
+    def fork(self, order: Mapping[str, Any]) -> int:
+        """Start a child; return its process id."""
+        return int(self._ask(order))
+
+    def reap(self, pid: int) -> int:
+        """Return the exit code of a child that has ended, negative when a signal ended it."""
+        return int(self._ask({"reap": pid}))
+
+    def close(self) -> None:
+        """Kill every child that is left."""
+        self._process.communicate()
+        self._folder.cleanup()
+
+    def _ask(self, order: Mapping[str, Any]) -> str:
+        with self._lock:
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+            return self._hear()
+
+    def _hear(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+# --- inside of it --------------------------------------------------------------------
+
+
 def main() -> None:
     """Take orders: to start a command, and to say how a child has ended."""
-    parts = iter_modules(importlib.import_module(SERVICE).__path__, f"{SERVICE}.")
+    packages = [importlib.import_module(name) for name in SERVICES]
+    parts = [part for each in packages for part in iter_modules(each.__path__, f"{each.__name__}.")]
     for name in (*PRELOADED, *(part.name for part in parts)):
         importlib.import_module(name)
     gc.collect()
@@ -177,6 +225,8 @@ def _run(order: dict[str, Any]) -> int:
         run = commands.run
         commands.run = lambda *about, **options: run(*about, **options | {"work": []})
     with ExitStack() as stack:
+        if name := order.get("kill_at"):
+            stack.enter_context(_killed_at(name, order.get("nth", 1)))
         if arms := order.get("arms"):
             signal.signal(signal.SIGUSR1, lambda *_: _arm(stack, Path(arms)))
         if path := order.get("trace"):
@@ -193,13 +243,17 @@ def _run(order: dict[str, Any]) -> int:
 
 def _arm(stack: ExitStack, path: Path) -> None:
     """Have this process be killed as a file says: at which point, and at which passing of it."""
+    name, nth = path.read_text().split()
+    stack.enter_context(_killed_at(name, int(nth)))
+    path.unlink()
+
+
+def _killed_at(name: str, nth: int) -> AbstractContextManager[None]:
+    """Have this process be killed at a point of a store or of a service."""
     from ulak.kit import FaultPoint
     from ulak.testing import faults
 
-    name, nth = path.read_text().split()
-    point = FaultPoint(name) if name.startswith("publishing.") else name
-    stack.enter_context(faults.kill_at(point, int(nth)))
-    path.unlink()
+    return faults.kill_at(name if name in faults.NAMES else FaultPoint(name), nth)
 
 
 @contextmanager
