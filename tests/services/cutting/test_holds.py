@@ -9,6 +9,7 @@ import pytest
 from tests.services.cutting.desk import Desk
 from tests.services.cutting.orders import PHONE_NORMALIZED, make_back, make_part
 from tests.services.cutting.steps import (
+    PLAN,
     TRIGGER,
     approve,
     find_details,
@@ -133,3 +134,25 @@ def test_a_held_job_goes_on_by_itself_when_every_plan_has_come_if_the_rules_say_
     assert line["actor"] == "export-folder"
     assert json.loads(line["details_json"]) == {"mode_c_approved": True}
     assert ("HOLD", "NEW") in find_entries(desk, job_id)
+
+
+def test_files_of_an_order_go_when_their_days_are_over_and_those_of_a_held_one_stay(
+    desk: Desk,
+) -> None:
+    desk.know()
+    held, done = hold_for_operator(desk), hold_for_operator(desk, order_id="S-2")
+    write_plans(desk, done)
+    approve(desk, done)
+    assert find_state(desk, done) == ("DONE", None)
+    plans = desk.cutting.config.paths().export_folder
+    stray = plans / "of somebody else.xml"
+    stray.write_text(PLAN)
+    keep_up(desk)
+    assert find_imports(desk, done), "they are kept for 30 days"
+    desk.change(keepFilesDays=1e-9)
+    kept = find_imports(desk, held)
+    keep_up(desk)
+    assert not find_imports(desk, done)
+    assert list(plans.glob("*.xml")) == [stray], "its plan is gone, what nobody knows is not"
+    assert find_imports(desk, held) == kept
+    assert len(kept) == 1
