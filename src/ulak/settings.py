@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Callable, Container, Mapping
 from dataclasses import KW_ONLY, Field, dataclass, field, fields, replace
 from datetime import timedelta
+from ipaddress import ip_network
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final
@@ -85,6 +86,9 @@ class Settings:
     store: str = ""
     """The URL of the store when services are run without an `app`, '' for a file in the data
     folder."""
+    trusted_proxies: str = ""
+    """The addresses and networks of the proxies before `ulak up`, with commas between them: what
+    they say of who calls, and by which scheme, is believed. '' believes nobody."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """For each setting that is not the default, where its value was found."""
 
@@ -411,6 +415,14 @@ def _env(value: Any) -> str:
     return str(value)
 
 
+def _networks(value: Any) -> str:
+    try:
+        found = [str(ip_network(each.strip())) for each in _text(value).split(",")]
+    except ValueError as error:
+        raise ValueError(f"{error}; write addresses or networks, as 10.0.0.7,10.1.0.0/16") from None
+    return ",".join(found)
+
+
 def _folder(value: Any) -> Path:
     text = _text(value)
     if "\x00" in text:
@@ -470,4 +482,5 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "admin_key": _admin_key,
     "service": read_services,
     "store": _text,
+    "trusted_proxies": _networks,
 }

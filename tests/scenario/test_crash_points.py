@@ -56,6 +56,7 @@ WRITES = {
     "keep_schedules": "schedules", "tick": "tick", "pause_schedule": "schedule-pause",
     "resume_schedule": "schedule-pause", "add_credential": "credential",
     "change_credential": "credential", "note_use": "credential",
+    "note_refusal": "credential",
     "forget_credentials": "credential",
     "claim_record": "record", "renew_records": "record", "mark_record": "record",
     "finish_record": "record", "release_record": "record", "forget_record": "record",
@@ -157,6 +158,7 @@ def work(url: str) -> None:
     store.add_credential(ada, act="created", actor="ada", note="")
     store.change_credential(ada, act="disabled", actor="ada", note="")
     store.note_use("user", "ada", 1)
+    store.note_refusal("user", "ada", act="refused", actor="anonymous", note="")
     store.forget_credentials("user", before=1)
     protect(store)
     say("ended", "all")

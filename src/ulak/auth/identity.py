@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import logging
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hmac import compare_digest
@@ -10,12 +10,13 @@ from typing import Final
 
 from ulak.auth import passwords
 from ulak.auth.api_keys import Remembered, find_shown, note_use, read_key
+from ulak.auth.attempts import Attempts
 from ulak.auth.credentials import is_name, must_be_active, principal_of, state_of
 from ulak.auth.directory import Directory
-from ulak.auth.principal import ADMIN, Principal
+from ulak.auth.principal import ADMIN, ANONYMOUS, Principal
 from ulak.auth.tokens import Claims, Tokens, is_token
 from ulak.clock import SECOND, Duration, Instant, read_micros, to_datetime
-from ulak.errors import Overloaded, Unauthenticated
+from ulak.errors import StoreError, Unauthenticated
 from ulak.store.credentials import LINK, USER
 from ulak.store.protocol import CredentialRow, Store
 
@@ -25,8 +26,9 @@ FIRST: Final = "admin"
 
 LOGIN_LIFE: Final = timedelta(hours=24)
 
-# Each takes 64 MiB and a core for a moment: more at once would starve everybody else.
-MOST_VERIFICATIONS: Final = 4
+REFUSED: Final = "refused"
+
+log = logging.getLogger("ulak.auth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Identity(Directory):
         self._first_key = first_key
         self._login_us = read_micros(login_life, "login_life=")
         self._remembered = Remembered(store.clock)
-        self._verifying = threading.BoundedSemaphore(MOST_VERIFICATIONS)
+        self._attempts = Attempts(store.clock)
 
     def derive(self, purpose: str) -> bytes:
         """Return a secret for one purpose: the same in every process that has the same secret."""
@@ -108,26 +110,35 @@ class Identity(Directory):
             must_be_active(row, now)
         return row
 
-    def login(self, name: str, password: str) -> Login:
+    def login(self, name: str, password: str, *, address: str = "") -> Login:
         """Let a person in who knows the password. An unknown name takes as long as a wrong
-        password, and is answered alike. Raises `Unauthenticated`: the name or the password is
-        wrong, or the user is disabled; `Overloaded`: others are being verified, it says when to try
-        again; `NotSupported`: argon2-cffi is not installed."""
-        if not self._verifying.acquire(blocking=False):
-            raise Overloaded(
-                "too many people log in at this moment; try again", retry_after=timedelta(seconds=1)
-            )
-        try:
-            row = self._store.find_credential(USER, name) if is_name(name) else None
-            is_right = passwords.is_password(password, None if row is None else row.hash)
-        finally:
-            self._verifying.release()
+        password, and is answered alike; who has failed from this address waits before the next
+        try. It may take some seconds: call it on a thread. Raises `Unauthenticated`: the name or
+        the password is wrong, or the user is disabled; `Overloaded`: it was not looked at, it says
+        when to try again; `NotSupported`: argon2-cffi is not installed."""
+        row = self._store.find_credential(USER, name) if is_name(name) else None
+        stored = None if row is None else row.hash
+        is_right = self._attempts.check(
+            name, address, lambda: passwords.is_password(password, stored)
+        )
         if row is None or not is_right:
+            self._note_refusal(name, address)
             raise Unauthenticated("the name or the password is wrong", reason="unknown")
         now = self._now()
         must_be_active(row, now)
         note_use(self._store, row, now)
         return self._login(row, now)
+
+    def _note_refusal(self, name: str, address: str) -> None:
+        """Leave a line in the log and the audit. Nobody is answered otherwise because of it."""
+        user = name if is_name(name) else "unknown"
+        facts = {"user": user, "address": address}
+        log.warning("a login was refused", extra=facts)
+        note = f"from {address}" if address else ""
+        try:
+            self._store.note_refusal(USER, user, act=REFUSED, actor=ANONYMOUS, note=note)
+        except StoreError:
+            log.warning("a refused login was not noted in the audit", extra=facts, exc_info=True)
 
     def spend_link(self, text: str) -> Login:
         """Log in with a link. Of several that spend it at once, one is let in. Raises

@@ -172,7 +172,7 @@ def _more(engine: Engine, job: Job) -> dict[str, Any]:
         fraction, said = progress.fraction, progress.note
         more["progress"] = {"fraction": fraction, "note": said, "at": _at(progress)}
     with suppress(TransitionNotAllowed):  # a flow that this program does not declare
-        more["result"] = engine.inspect.result(job.id)
+        more["result"] = engine.inspect.result(job.id, reveal=False)
     return more
 
 

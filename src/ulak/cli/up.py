@@ -124,7 +124,7 @@ def _up(found: Settings, bound: socket, *, workers: int, lease: str, drain: str)
         identity = wiring.identity_of(engine, found)
         identity.adopt_first_key()
         server = _server(engine, identity, working, found, bound)
-        others = _servers(addresses, taken, working)
+        others = _servers(addresses, taken, working, found)
         said |= {name: other.address for name, other in others.items()}
         hello = partial(
             greeting, engine, identity, found, address=server.address, workers=workers, said=said
@@ -169,17 +169,21 @@ def _server(
         services=[get_service(name) for name in found.services],
         guard=wiring.guard_of(engine, found.env, wiring.idempotency_settings()),
     )  # fmt: skip
-    return Server(made, bound)
+    return Server(made, bound, trusted_proxies=found.trusted_proxies)
 
 
 def _servers(
-    addresses: Mapping[str, Address], taken: Mapping[str, socket], working: Working
+    addresses: Mapping[str, Address],
+    taken: Mapping[str, socket],
+    working: Working,
+    found: Settings,
 ) -> dict[str, Server]:
     """Make the servers of the addresses that services have of their own, by service."""
     from ulak.web.server import Server
 
+    proxies = found.trusted_proxies
     return {
-        name: Server(address.app(working.unready), taken[name])
+        name: Server(address.app(working.unready), taken[name], trusted_proxies=proxies)
         for name, address in addresses.items()
     }
 

@@ -250,7 +250,7 @@ class Flow(Generic[P]):
         expires: How long a job may take from its submit to its end.
         undo_retry: The automatic retry of undos.
         proofs: Chain every move into the tenant's proofs.
-        secret: Payload fields hidden on every surface.
+        secret: Fields of the payload and of the result, hidden on every surface.
         schema: The version of the payload's shape, stored with it.
         upgrade: Turns the plain data of an older schema into today's.
         unguessable_ids: Make job ids that tell nothing, for ids that are capabilities.

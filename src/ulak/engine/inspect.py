@@ -79,12 +79,15 @@ class Inspect:
         plain = codec.decode(stored.data)
         return plain if reveal else hide(self._kernel.find_flow(row.flow, row.flow_version), plain)
 
-    def result(self, job_id: str) -> Any:
+    def result(self, job_id: str, *, reveal: bool = True) -> Any:
         """Return what the last stage that returned something has returned, or None, as plain data,
-        however the job stands. `TransitionNotAllowed`: this program does not declare its flow."""
+        however the job stands; its secret fields are hidden unless revealed.
+        `TransitionNotAllowed`: this program does not declare its flow."""
         row = self._kernel.get_row(job_id)
-        found = find_result(self._kernel, row, self._kernel.get_flow(row))
-        return None if found is None else codec.decode(found.data)
+        flow = self._kernel.get_flow(row)
+        found = find_result(self._kernel, row, flow)
+        plain = None if found is None else codec.decode(found.data)
+        return plain if reveal else hide(flow, plain)
 
     def why(self, job_id: str, *, tenant: str | None = None) -> Why:
         """Return why a job stands where it stands: a code, a sentence and the facts.

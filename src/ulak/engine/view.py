@@ -178,7 +178,8 @@ def event_view(event: Event) -> TrailEvent:
 
 
 def hide(flow: Flow[Any] | None, plain: Any) -> Any:
-    """Hide the secret fields of a payload; all of it where nobody knows which they are."""
+    """Hide the secret fields of a payload or a result; all of it where nobody knows which they
+    are."""
     if not isinstance(plain, dict):
         return HIDDEN if flow is None else plain
     return {k: HIDDEN if flow is None or k in flow.secret else v for k, v in plain.items()}

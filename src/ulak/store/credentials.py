@@ -58,6 +58,10 @@ class CredentialStore(Protocol):
     def note_use(self, kind: str, id: str, at: Instant) -> None:
         """Keep when a credential was last used; never backwards, not audited, moves no version."""
 
+    def note_refusal(self, kind: str, id: str, *, act: str, actor: str, note: str) -> None:
+        """Keep in the audit that somebody who called themselves so was refused; there may be no
+        such credential."""
+
     def find_credential(self, kind: str, id: str) -> CredentialRow | None:
         """Return a credential, revoked and expired ones too."""
 
@@ -77,7 +81,11 @@ _LEFT_OUT = frozenset({"kind", "id", "hash"})
 
 
 def credential_subject(row: CredentialRow) -> str:
-    return f"credential/{row.kind}/{row.id}"
+    return subject_of(row.kind, row.id)
+
+
+def subject_of(kind: str, id: str) -> str:
+    return f"credential/{kind}/{id}"
 
 
 def credential_details(row: CredentialRow, before: CredentialRow | None) -> str:

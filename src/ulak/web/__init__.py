@@ -8,6 +8,7 @@ try:
     from ulak.web.route_table import RouteTable
     from ulak.web.schemas import answer
     from ulak.web.slash_route import SlashRoute
+    from ulak.web.waits import while_serving
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"ulak.web needs {error.name}, which is not installed; pip install 'ulak[web]'",
@@ -29,4 +30,5 @@ __all__ = [
     "app",
     "guarded_router",
     "idempotent_route",
+    "while_serving",
 ]

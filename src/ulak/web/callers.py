@@ -8,14 +8,17 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, params
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
 from ulak.auth.principal import ANONYMOUS, ANYBODY, CURRENT_REQUEST, METRICS_READ, Principal
 from ulak.engine.engine import Engine
 from ulak.engine.view import Job
 from ulak.errors import Forbidden, JobNotFound, UlakError, Unauthenticated
 from ulak.web.access import PUBLIC, Access, Authenticate, Authenticator, each_route
-from ulak.web.problems import SCHEME
+from ulak.web.problems import SCHEME, http_problem
 
 PRINCIPAL = "ulak.principal"
 """Where the scope of a connection has who calls, once that is known."""
@@ -58,7 +61,8 @@ def _authenticator_of(line: Access, identity: Authenticator | None) -> Authentic
 
 class Guard:
     """Stands before every route of one application. The platform's own routes have the lines of
-    `own`: to them, a parameter that they do not have is an error."""
+    `own`: to them, a parameter that they do not have is an error. It `asks` who calls unless the
+    application has no identity."""
 
     def __init__(
         self,
@@ -69,6 +73,7 @@ class Guard:
         open: Callable[[], object],
     ) -> None:
         self.own = own
+        self.asks = identity is not None
         self._open = open
         self._access = access
         self._authenticators = {at: _authenticator_of(x, identity) for at, x in access.items()}
@@ -117,9 +122,39 @@ def routes_of(app: FastAPI) -> set[tuple[str, str]]:
     }
 
 
+def not_allowed(request: Request, error: HTTPException) -> JSONResponse:
+    """Answer 405 with every method of the path, whichever routes have them."""
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    methods = {
+        method
+        for route in each_route(request.app.routes)
+        if compile_path(route.path)[0].match(path) or compile_path(route.path)[0].match(path[:-1])
+        for method in route.methods or ()
+    }
+    return http_problem(
+        request, HTTPException(405, error.detail, {"Allow": ", ".join(sorted(methods))})
+    )
+
+
+async def _identify(request: Request) -> Principal:
+    """Return who calls; a request is asked once."""
+    known: Principal | None = request.scope.get(PRINCIPAL)
+    if known is None:
+        guard: Guard = request.app.state.guard
+        known = request.scope[PRINCIPAL] = await guard(request)
+    return known
+
+
+async def is_stranger(request: Request) -> bool:
+    """Tell whether the caller has not said who they are, where others must. Raises as the guard
+    does."""
+    if "route" not in request.scope:
+        return True
+    return await _identify(request) is ANYBODY and request.app.state.guard.asks
+
+
 async def caller(request: Request) -> Principal:
-    guard: Guard = request.app.state.guard
-    principal = request.scope[PRINCIPAL] = await guard(request)
+    principal = await _identify(request)
     if request.query_params:
         _refuse_unknown_parameters(request)
     return principal
@@ -174,6 +209,8 @@ def _credential(request: Request, line: Access) -> str:
     found = [headers[name] for name in names if name in headers]
     schemes = line.takes or _SCHEMES
     if "Authorization" in headers:
+        if len(headers.getlist("Authorization")) > 1:
+            raise HTTPException(400, "the request has several Authorization headers; send one")
         scheme, _, text = headers["Authorization"].strip().partition(" ")
         if scheme.lower() not in map(str.lower, schemes) or not text.strip():
             raise Unauthenticated(

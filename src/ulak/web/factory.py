@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import secrets
 from collections.abc import Callable, Collection, Sequence
+from http import HTTPStatus
 from typing import Literal
 
 from fastapi import APIRouter, Depends, FastAPI
@@ -17,13 +18,14 @@ from ulak.engine.engine import Engine
 from ulak.idempotency import Guard as IdempotencyGuard
 from ulak.web import idempotency, openapi, pages, problems
 from ulak.web.access import Authenticator, Routed, make_routes, merged, platform_lines
-from ulak.web.callers import Guard, caller, serve
+from ulak.web.callers import Guard, caller, not_allowed, serve
 from ulak.web.metrics import Metrics
 from ulak.web.middleware import BodyLimit, Correlation, ObserveRequests
 from ulak.web.routes import bulk, flow_control, flows, health, jobs
 from ulak.web.routes import identity as identity_routes
 from ulak.web.streams import routes as streams
 from ulak.web.streams.hub import Hub
+from ulak.web.waits import Waits
 
 
 def app(
@@ -75,10 +77,12 @@ def app(
     access = merged(own, brought, scopes)
     made = FastAPI(
         title="ulak", docs_url=None, redoc_url=None, openapi_url=None,
-        dependencies=[Depends(caller)],
+        # What a redirect would name as its host, a stranger has written.
+        dependencies=[Depends(caller)], redirect_slashes=False,
     )  # fmt: skip
     made.state.guard = callers = Guard(identity, access, own=own, open=engine.open)
     made.state.hub = hub = Hub(engine)
+    made.state.waits = Waits()
     read_too = [routes.metrics for routes in brought.values() if routes.metrics is not None]
     counted = [routes.tallies for routes in brought.values() if routes.tallies is not None]
     made.state.metrics = shown = Metrics(engine, read_too, counted)
@@ -110,6 +114,7 @@ def app(
         lambda: openapi.document_of(made, access, scopes, services=shown_alone, swagger=swagger)
     )
     problems.install(made)
+    made.add_exception_handler(HTTPStatus.METHOD_NOT_ALLOWED, not_allowed)  # type: ignore[arg-type] # its own class
     made.add_middleware(BodyLimit)
     made.add_middleware(ObserveRequests, engine=engine, requests=shown.requests)
     made.add_middleware(Correlation)

@@ -1,4 +1,4 @@
-"""What every request goes through: its id, its trace, its count, and the bound of its body."""
+"""What every request goes through: its id, its trace, its count, and who sends its body."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import re
 import time
 import uuid
 from contextlib import nullcontext
+from http import HTTPStatus
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ulak.auth.principal import CURRENT_REQUEST, CurrentRequest
 from ulak.engine.engine import Engine
 from ulak.engine.tracing import Span
+from ulak.errors import UlakError
+from ulak.web import callers
 from ulak.web.metrics import Requests
 from ulak.web.problems import CORRELATION_HEADER, CORRELATION_KEY
 from ulak.web.tallies import OTHER
@@ -25,7 +29,8 @@ _ACCEPTED = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Correlation:
-    """Takes over the caller's `X-Correlation-ID` if it is plain, else makes one."""
+    """Takes over the caller's `X-Correlation-ID` if it is plain, else makes one. No browser may
+    take an answer for what its type does not say."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -40,7 +45,9 @@ class Correlation:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[CORRELATION_HEADER] = request_id
+                headers = MutableHeaders(scope=message)
+                headers[CORRELATION_HEADER] = request_id
+                headers.setdefault("X-Content-Type-Options", "nosniff")
             await send(message)
 
         token = CURRENT_REQUEST.set(CurrentRequest(request_id))
@@ -124,33 +131,50 @@ def asked(scope: Scope) -> tuple[str, str]:
 
 LARGEST: Final = 8 * 1024 * 1024
 """Twice what a store writes in one transaction: no payload that is accepted is larger."""
+LARGEST_OF_STRANGERS: Final = 64 * 1024
+"""Of those who need not say who they are: a login, a registration."""
 
 
 class BodyLimit:
-    """Refuses, with 413, a body that is larger than it may be, as soon as that is known."""
+    """Asks who calls before the first byte of a body is read, and refuses, with 413, a body that is
+    larger than it may be, as soon as that is known."""
 
-    def __init__(self, app: ASGIApp, *, largest: int = LARGEST) -> None:
+    def __init__(
+        self, app: ASGIApp, *, largest: int = LARGEST, of_strangers: int = LARGEST_OF_STRANGERS
+    ) -> None:
         self._app = app
         self._largest = largest
+        self._of_strangers = of_strangers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        said = Headers(scope=scope).get("content-length", "")
-        size = 0
+        size, largest = 0, None
 
         async def measured() -> Message:
-            nonlocal size
-            if said.isdecimal() and int(said) > self._largest:
-                raise too_large(self._largest)
+            nonlocal size, largest
+            if largest is None:
+                largest = await self._find_bound(scope)
+                said = Headers(scope=scope).get("content-length", "")
+                if said.isdecimal() and int(said) > largest:
+                    raise too_large(largest)
             message = await receive()
             size += len(message.get("body", b""))
-            if size > self._largest:
-                raise too_large(self._largest)
+            if size > largest:
+                raise too_large(largest)
             return message
 
         await self._app(scope, measured, send)
+
+    async def _find_bound(self, scope: Scope) -> int:
+        """Return how large the body may be. Raises `HTTPException`: this caller may not call."""
+        try:
+            is_stranger = await callers.is_stranger(Request(scope))
+        except UlakError as refusal:
+            # FastAPI takes every other class for a body that cannot be read.
+            raise HTTPException(HTTPStatus.UNAUTHORIZED) from refusal
+        return self._of_strangers if is_stranger else self._largest
 
 
 def too_large(largest: int) -> HTTPException:

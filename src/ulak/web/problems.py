@@ -201,6 +201,8 @@ def _bad_parameter(found: Any) -> dict[str, str]:
 
 
 def http_problem(request: Request, error: HTTPException) -> JSONResponse:
+    if isinstance(error.__cause__, errors.UlakError):
+        return problem_of(request, error.__cause__)
     status = HTTPStatus(error.status_code)
     return problem(
         request, status, code=status.phrase.lower().replace(" ", "-"),

@@ -14,7 +14,9 @@ from fastapi import FastAPI
 
 from ulak.errors import BadInput, UlakError
 from ulak.settings import http_address
+from ulak.web.deadlines import TimedProtocol
 from ulak.web.streams.hub import Hub
+from ulak.web.waits import Waits
 
 # How long requests that are being answered may take once the server is told to stop.
 LAST_REQUESTS_S = 5
@@ -25,10 +27,11 @@ CURE = "--port or ULAK_PORT"
 
 
 class Server:
-    """Serves an application beside a worker, so that neither waits for the other's loop. Raises
-    `BadInput`: somebody else listens on the address by now."""
+    """Serves an application beside a worker, so that neither waits for the other's loop. Of who
+    calls, `trusted_proxies` are believed, and nobody else. Raises `BadInput`: somebody else listens
+    on the address by now."""
 
-    def __init__(self, app: FastAPI, bound: socket.socket) -> None:
+    def __init__(self, app: FastAPI, bound: socket.socket, *, trusted_proxies: str = "") -> None:
         self._socket = bound
         host, port = bound.getsockname()[:2]
         with _explained(host, port):
@@ -38,7 +41,8 @@ class Server:
         self._uvicorn = uvicorn.Server(
             uvicorn.Config(
                 app, log_config=None, access_log=False, lifespan="off",
-                timeout_graceful_shutdown=LAST_REQUESTS_S,
+                timeout_graceful_shutdown=LAST_REQUESTS_S, http=TimedProtocol, ws="none",
+                proxy_headers=bool(trusted_proxies), forwarded_allow_ips=trusted_proxies,
             )
         )  # fmt: skip
         self._app = app
@@ -61,12 +65,15 @@ class Server:
         self._thread.start()
 
     def stop(self) -> None:
-        """Return the requests that have begun, end streams, then stop; twice is nothing."""
+        """Return the requests that have begun, end streams and waits, then stop; twice is
+        nothing."""
         self._stopping = True
         self._uvicorn.should_exit = True
-        hub: Hub | None = getattr(self._app.state, "hub", None)
-        if hub is not None:
-            hub.close()  # a stream has no end of its own that the server could wait for
+        # Neither a stream nor a wait has an end of its own that the server could wait for.
+        for name in ("hub", "waits"):
+            endless: Hub | Waits | None = getattr(self._app.state, name, None)
+            if endless is not None:
+                endless.close()
         if self._thread is not None:
             self._thread.join()
         self._socket.close()

@@ -115,7 +115,8 @@ def run(
         if app is not None and bound is not None:
             from ulak.web.server import Server
 
-            servers = [Server(app(lambda: unready(workers)), bound)]
+            made, proxies = app(lambda: unready(workers)), settings.trusted_proxies
+            servers = [Server(made, bound, trusted_proxies=proxies)]
         parts: Parts = [("stage", worker) for worker in workers] or [("stage", Waiting())]
 
         async def hello() -> None:

@@ -9,7 +9,12 @@ from ulak.clock import Instant
 from ulak.core.admission import StopRow
 from ulak.core.job import NewJob
 from ulak.store.batches import key_of
-from ulak.store.credentials import changed_credential, credential_details, credential_subject
+from ulak.store.credentials import (
+    changed_credential,
+    credential_details,
+    credential_subject,
+    subject_of,
+)
 from ulak.store.memory.control import MemoryControl
 from ulak.store.protocol import Added, CredentialRow, ScheduleRow, Tick, TickRow
 from ulak.store.protocol.control import (
@@ -165,6 +170,10 @@ class MemoryIntake(MemoryControl):
             row = self._credentials.get((kind, id))
             if row is not None and (row.used_at is None or row.used_at < at):
                 self._credentials[kind, id] = row._replace(used_at=at)
+
+    def note_refusal(self, kind: str, id: str, *, act: str, actor: str, note: str) -> None:
+        with self._transaction() as now:
+            self._note(now, actor, act, subject_of(kind, id), note, "{}")
 
     def find_credential(self, kind: str, id: str) -> CredentialRow | None:
         with self._lock:

@@ -412,6 +412,10 @@ def note_use(t: Transaction, kind: str, id: str, at: Instant) -> None:
     t.db.execute(NOTE_USE, {"kind": kind, "id": id, "at": at})
 
 
+def note_refusal(t: Transaction, kind: str, id: str, *, act: str, actor: str, note: str) -> None:
+    write_audit(t, actor, act, credentials.subject_of(kind, id), note, "{}")
+
+
 def forget_credentials(t: Transaction, kind: str, before: Instant) -> int:
     return t.db.touch(FORGET_CREDENTIALS, (kind, before))
 

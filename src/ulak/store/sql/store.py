@@ -121,6 +121,7 @@ class SqlStore(ABC):
     add_credential = written("credential", control.add_credential)
     change_credential = written("credential", control.change_credential)
     note_use = written("credential", control.note_use)
+    note_refusal = written("credential", control.note_refusal)
     find_credential = read(control.find_credential)
     forget_credentials = written("credential", control.forget_credentials)
     credentials = read(control.find_credentials)

@@ -127,6 +127,18 @@ class TestCredentials(Suite):
         desk.store.note_use("key", "nobody", 70)
         assert len(desk.store.audit_trail()) == 1
 
+    def test_a_refusal_is_audited_whether_there_is_such_a_credential_or_not(
+        self, desk: Desk
+    ) -> None:
+        row = add(desk, credential(desk, kind="user"))
+        for id in (row.id, "nobody"):
+            desk.store.note_refusal("user", id, act="refused", actor="anonymous", note="from ::1")
+            line = desk.store.audit_trail(subject=f"credential/user/{id}")[0]
+            assert (line.act, line.actor, line.note) == ("refused", "anonymous", "from ::1")
+            assert line.at == desk.now
+            assert json.loads(line.details) == {}
+        assert desk.store.find_credential("user", row.id) == row
+
     def test_a_change_does_not_lose_a_use_that_was_noted_meanwhile(self, desk: Desk) -> None:
         row = add(desk, credential(desk))
         desk.store.note_use("key", row.id, 50)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from html import escape
 from typing import Annotated, Any, Final, Literal
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field, WithJsonSchema
 
 from ulak.auth import passwords, secrets
+from ulak.auth.attempts import MOST_WAITING, PLACES
 from ulak.auth.credentials import NAME, Credential
 from ulak.auth.directory import OVERLAP, IssuedKey
 from ulak.auth.identity import Identity
@@ -175,11 +178,17 @@ def identity_router(engine: Engine, identity: Identity, platform: Settings) -> A
 
 
 def _add_logins(routes: APIRouter, identity: Identity, platform: Settings) -> None:
-    # Not async: passwords take a core for a moment, so FastAPI runs this in a thread.
+    # Threads of their own: those who wait for their turn keep nobody else from being answered.
+    threads = CapacityLimiter(PLACES + MOST_WAITING)
+
     @routes.post("/auth/login", responses=schemas.problems(401, 429))
-    def login(body: LoginRequest, response: Response) -> LoginDocument:
-        """Return a token for a name and a password; good for a day."""
-        made = identity.login(body.name, body.password)
+    async def login(body: LoginRequest, request: Request, response: Response) -> LoginDocument:
+        """Return a token for a name and a password; good for a day. After wrong passwords, the next
+        try is looked at when `Retry-After` is over."""
+        address = "" if request.client is None else request.client.host
+        made = await to_thread.run_sync(
+            partial(identity.login, body.name, body.password, address=address), limiter=threads
+        )
         response.headers.update(NO_STORE)
         return LoginDocument(token=made.token, expires_at=made.expires_at)
 

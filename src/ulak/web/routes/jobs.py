@@ -34,6 +34,7 @@ from ulak.web.schemas import (
     paged,
     problems,
 )
+from ulak.web.waits import while_serving
 
 LONGEST_WAIT_S: Final = 60
 # Nobody means more; a date beyond the year 9999 cannot be written.
@@ -161,15 +162,17 @@ def jobs_router(engine: Engine, guard: Guard, kept: IdempotencySettings) -> APIR
 
     @routes.get("/jobs/{id}", response_model=schemas.Job)
     async def get_job(
-        id: JobPath, query: Annotated[JobQuery, Query()], principal: Caller
+        id: JobPath, query: Annotated[JobQuery, Query()], request: Request, principal: Caller
     ) -> Response:
         """Read a job. With `wait` the answer comes as soon as the job has ended, or stands in
-        the state `until`; when the time is over, it is the job as it stands then."""
+        the state `until`; when the time is over, or the server stops, it is the job as it stands
+        then."""
         job = await asyncio.to_thread(get_visible_job, engine, id, principal)
         must_be_a_state(engine.kernel, job, query.until)
         if query.wait:
             try:
-                job = await engine.aio.wait(id, until=query.until, timeout=query.wait)
+                async with while_serving(request):
+                    job = await engine.aio.wait(id, until=query.until, timeout=query.wait)
             except TimeoutError:
                 job = await engine.aio.get(id)
         return answer_job(job)
@@ -200,7 +203,7 @@ def jobs_router(engine: Engine, guard: Guard, kept: IdempotencySettings) -> APIR
         ended, and when it failed, was cancelled or expired."""
         get_visible_job(engine, id, principal)
         must_have_succeeded(engine.kernel, id)
-        return answer({"result": engine.inspect.result(id)})
+        return answer({"result": engine.inspect.result(id, reveal=False)})
 
     @routes.get("/jobs/{id}/why", response_model=schemas.Why)
     def why(id: JobPath, principal: Caller) -> Response:

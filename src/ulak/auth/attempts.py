@@ -1,0 +1,145 @@
+"""Checks of passwords: bounded, slower with each failure, and not for guessers alone."""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+from ulak.clock import SECOND, Clock, Instant, micros
+from ulak.errors import Overloaded
+
+# Each takes 64 MiB and a core for a moment: more at once would starve everybody else.
+PLACES: Final = 6
+FOR_SUSPECTS: Final = PLACES // 3
+"""So many places may be taken after a recent failure; two thirds are left for the others."""
+MOST_WAITING: Final = 32
+PATIENCE_S: Final = 4.0
+FIRST_DELAY_S: Final = 1
+LONGEST_DELAY_S: Final = 300
+FORGOTTEN: Final = micros(timedelta(minutes=10))
+"""A failure is recent for so long."""
+# A guess: what attackers of many addresses leave, in a few megabytes.
+MOST_REMEMBERED: Final = 20_000
+
+_Whose = tuple[str, ...]
+"""A user and an address, or an address alone."""
+
+
+class _Failures(NamedTuple):
+    """How often somebody has failed of late."""
+
+    number: int
+    last_at: Instant
+
+    @property
+    def delayed_until(self) -> Instant:
+        doubled = FIRST_DELAY_S << min(self.number - 1, 20)
+        return self.last_at + min(doubled, LONGEST_DELAY_S) * SECOND
+
+
+class Attempts:
+    """Tries of passwords in one process.
+
+    After a failure the same user at the same address is let try again after a second, then two,
+    four, up to five minutes; so is the address with any user. Meanwhile nothing is checked.
+    `PLACES` checks run at once; a third of the places at most is taken by users and addresses that
+    have failed within ten minutes, so that guessers do not keep others out.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._failures: OrderedDict[_Whose, _Failures] = OrderedDict()
+        self._taken = {True: 0, False: 0}
+        """Places, by whether their holder has failed of late."""
+        self._waiting = 0
+
+    def check(self, user: str, address: str, is_right: Callable[[], bool]) -> bool:
+        """Return whether a password is right, which `is_right` tells once there is a place for it.
+        It may wait for some seconds: call it on a thread. Raises `Overloaded`: it was not checked;
+        the user or the address must wait, or too many others do."""
+        network = _network_of(address)
+        pair = user, network
+        whose: tuple[_Whose, ...] = (pair, (network,))
+        with self._place(whose):
+            found = is_right()
+            with self._changed:
+                if found:
+                    self._failures.pop(pair, None)
+                else:
+                    self._note_failure(whose)
+        return found
+
+    @contextmanager
+    def _place(self, whose: tuple[_Whose, ...]) -> Iterator[None]:
+        with self._changed:
+            is_suspect = self._take_place(whose)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken[is_suspect] -= 1
+                self._changed.notify_all()
+
+    def _take_place(self, whose: tuple[_Whose, ...]) -> bool:
+        """Take a place when there is one; return whether its holder has failed of late."""
+        if self._waiting >= MOST_WAITING:
+            raise _refusal("too many people log in at this moment", 1)
+        self._waiting += 1
+        is_suspect = False
+
+        def may_begin() -> bool:
+            nonlocal is_suspect
+            # Anew at each look: another try of theirs may have failed meanwhile.
+            is_suspect = self._must_be_let(whose)
+            free = PLACES - sum(self._taken.values())
+            return free > 0 and (not is_suspect or self._taken[True] < FOR_SUSPECTS)
+
+        try:
+            if not self._changed.wait_for(may_begin, PATIENCE_S):
+                raise _refusal("too many people log in at this moment", 1)
+        finally:
+            self._waiting -= 1
+        self._taken[is_suspect] += 1
+        return is_suspect
+
+    def _must_be_let(self, whose: tuple[_Whose, ...]) -> bool:
+        """Return whether they have failed of late. Raises `Overloaded`: they must wait."""
+        now = self._clock.now()
+        found = [self._failures[each] for each in whose if each in self._failures]
+        recent = [each for each in found if now < each.last_at + FORGOTTEN]
+        left = max((each.delayed_until - now for each in recent), default=0)
+        if left > 0:
+            raise _refusal("too many wrong passwords", -(-left // SECOND))
+        return bool(recent)
+
+    def _note_failure(self, whose: tuple[_Whose, ...]) -> None:
+        now = self._clock.now()
+        for each in whose:
+            before = self._failures.pop(each, None)
+            is_recent = before is not None and now < before.last_at + FORGOTTEN
+            self._failures[each] = _Failures(before.number + 1 if before and is_recent else 1, now)
+        while len(self._failures) > MOST_REMEMBERED:
+            self._failures.popitem(last=False)
+
+
+def _refusal(why: str, seconds: int) -> Overloaded:
+    return Overloaded(f"{why}; try again in {seconds} s", retry_after=timedelta(seconds=seconds))
+
+
+def _network_of(address: str) -> str:
+    """Return what one person has: an address, of IPv6 the network of 64 bits."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(ipaddress.ip_network((found, 64), strict=False))
+    return str(found)
