@@ -21,17 +21,20 @@ A breaker is a row of a table of the service, which the SQL of its `Schema` make
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final
 
 from ulak.clock import SECOND, Instant, micros, rfc3339, to_datetime
-from ulak.errors import BadInput
+from ulak.errors import BadInput, StoreError
 from ulak.tables import Tables
 from ulak.tables.views import NAME, PLAIN
 
 __all__ = ["CircuitBreaker"]
+
+log = logging.getLogger("ulak.breakers")
 
 LOOKS_AGAIN: Final = timedelta(seconds=60)
 """How long other runs wait before they ask again how the probe has fared."""
@@ -107,14 +110,25 @@ class CircuitBreaker:
     @asynccontextmanager
     async def counting(self, run_key: str, *errors: type[Exception]) -> AsyncIterator[None]:
         """Count a run by the end of the block: its success, or its failure by one of these errors,
-        with the error's `code`. Another error counts as neither."""
+        with the error's `code`. Another error counts as neither.
+
+        What has run is not run again because it could not be counted: when the store fails, that is
+        a line in the log.
+        """
         try:
             yield
         except errors as error:
             code = str(getattr(error, "code", type(error).__name__))
-            await asyncio.to_thread(self.failed, run_key, code, str(error))
+            await self._tell(self.failed, run_key, code, str(error))
             raise
-        await asyncio.to_thread(self.succeeded, run_key)
+        await self._tell(self.succeeded, run_key)
+
+    async def _tell(self, how: Callable[..., None], run_key: str, *about: str) -> None:
+        try:
+            await asyncio.to_thread(how, run_key, *about)
+        except StoreError as error:
+            facts = {"breaker": self._name, "run": run_key, "error": str(error)}
+            log.warning("the end of a run was not counted", extra=facts)
 
     def failed(self, run_key: str, code: str, message: str) -> None:
         """Count a failure; the last of so many in a row begins the rest, and so does each after

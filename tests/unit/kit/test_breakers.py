@@ -12,7 +12,7 @@ import pytest
 
 from ulak import Engine, Stopped
 from ulak.clock import ManualClock
-from ulak.errors import BadInput
+from ulak.errors import BadInput, StoreError
 from ulak.kit import breakers
 from ulak.kit.breakers import CircuitBreaker
 from ulak.tables import Schema, Tables
@@ -89,3 +89,24 @@ def test_a_run_is_counted_by_the_end_of_its_block(tables: Tables) -> None:
 def test_a_table_that_is_no_plain_name_is_refused(tables: Tables) -> None:
     with pytest.raises(BadInput, match="cannot be the table of a breaker"):
         CircuitBreaker(tables, "acme; DROP", "printer")
+
+
+def test_a_run_that_cannot_be_counted_has_ended_all_the_same(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    breaker = CircuitBreaker(tables, "acme_breakers", "printer")
+
+    def fail(*_: object) -> bool:
+        raise StoreError("the store is away")
+
+    async def run(error: BaseException | None = None) -> str:
+        async with breaker.counting("a/1/print", JamError):
+            if error is not None:
+                raise error
+        return "printed"
+
+    monkeypatch.setattr(tables, "write", fail)
+    assert asyncio.run(run()) == "printed"
+    with pytest.raises(JamError):
+        asyncio.run(run(JamError("the paper is stuck")))
+    assert [line.message for line in caplog.records] == ["the end of a run was not counted"] * 2

@@ -1,3 +1,4 @@
+-- oldest: 1
 -- What is no part of a job. Times are microseconds since 1970, job ids as `Job.id` has them.
 CREATE TABLE {schema}.cutting_customers (
     id text NOT NULL PRIMARY KEY, name text NOT NULL, phone_normalized text NOT NULL UNIQUE,

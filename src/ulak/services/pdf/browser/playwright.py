@@ -44,6 +44,8 @@ from ulak.services.pdf.document import Document, Fetched, Limits
 _SWITCHES: Final = ("--remote-debugging-pipe", "--no-startup-window")
 """All that Playwright needs; what it would add of its own is left out, for the launch has said
 everything, and one of its defaults is to have no sandbox."""
+_LOOKS: Final = 10
+_GLANCE_S: Final = 0.02
 _STOPS_WITHIN_S: Final = 5.0
 """How long Playwright may take to end when its browser has. It takes milliseconds; a guess."""
 
@@ -224,7 +226,10 @@ class PlaywrightPage(ShownPage):
         try:
             return await super().load(document)
         except PageCrashed:
-            self._raise_if_lost(None)
+            # A browser that was killed lets go of its pages before it has ended.
+            for _ in range(_LOOKS):
+                self._raise_if_lost(None)
+                await asyncio.sleep(_GLANCE_S)
             raise
 
     async def close(self) -> None:
