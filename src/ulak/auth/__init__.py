@@ -1,6 +1,7 @@
 """Who is asking: principals, API keys, people and tokens, one system for every surface."""
 
 from ulak.auth.api_keys import Keys
+from ulak.auth.attempts import Attempts
 from ulak.auth.directory import Directory
 from ulak.auth.kept import kept_secrets
 from ulak.auth.passwords import hash_password, is_password
@@ -30,6 +31,7 @@ __all__ = [
     "SERVICE",
     "VIEWER",
     "AccessScope",
+    "Attempts",
     "Directory",
     "Keys",
     "Principal",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from datetime import timedelta
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 from ulak.clock import SECOND, Clock, Instant, micros
 from ulak.errors import Overloaded
@@ -25,6 +29,8 @@ FORGOTTEN: Final = micros(timedelta(minutes=10))
 """A failure is recent for so long."""
 # A guess: what attackers of many addresses leave, in a few megabytes.
 MOST_REMEMBERED: Final = 20_000
+
+T = TypeVar("T")
 
 _Whose = tuple[str, ...]
 """A user and an address, or an address alone."""
@@ -58,6 +64,14 @@ class Attempts:
         self._taken = {True: 0, False: 0}
         """Places, by whether their holder has failed of late."""
         self._waiting = 0
+        # One more than can wait, so that whoever is too many hears it at once.
+        self._threads = ThreadPoolExecutor(PLACES + MOST_WAITING + 1, "ulak-logins")
+
+    async def on_thread(self, log_in: Callable[[], T]) -> T:
+        """Call what checks a password on a thread of its own kind: those who wait for a place keep
+        nobody else from being answered."""
+        call = partial(copy_context().run, log_in)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def check(self, user: str, address: str, is_right: Callable[[], bool]) -> bool:
         """Return whether a password is right, which `is_right` tells once there is a place for it.

@@ -58,7 +58,7 @@ class Identity(Directory):
         self._first_key = first_key
         self._login_us = read_micros(login_life, "login_life=")
         self._remembered = Remembered(store.clock)
-        self._attempts = Attempts(store.clock)
+        self.attempts = Attempts(store.clock)
 
     def derive(self, purpose: str) -> bytes:
         """Return a secret for one purpose: the same in every process that has the same secret."""
@@ -118,7 +118,7 @@ class Identity(Directory):
         when to try again; `NotSupported`: argon2-cffi is not installed."""
         row = self._store.find_credential(USER, name) if is_name(name) else None
         stored = None if row is None else row.hash
-        is_right = self._attempts.check(
+        is_right = self.attempts.check(
             name, address, lambda: passwords.is_password(password, stored)
         )
         if row is None or not is_right:

@@ -2,7 +2,7 @@
 
 try:
     from ulak.web.access import KNOWN, PUBLIC, Access, Authenticator, Routes
-    from ulak.web.callers import Caller, actor_of, guarded_router
+    from ulak.web.callers import Caller, actor_of, address_of, guarded_router
     from ulak.web.factory import app
     from ulak.web.idempotency import IdempotentRoute, idempotent_route
     from ulak.web.route_table import RouteTable
@@ -26,6 +26,7 @@ __all__ = [
     "Routes",
     "SlashRoute",
     "actor_of",
+    "address_of",
     "answer",
     "app",
     "guarded_router",

@@ -254,6 +254,11 @@ def actor_of(principal: Principal) -> str:
     return principal.name or ANONYMOUS
 
 
+def address_of(request: Request) -> str:
+    """Return the address that a request comes from; '' where there is none."""
+    return "" if request.client is None else request.client.host
+
+
 def roles_of(principal: Principal) -> Collection[str] | None:
     """Return the roles that a gate checks; none where there is no login."""
     return None if principal is ANYBODY else principal.roles

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -29,6 +30,7 @@ from ulak.web import (
     IdempotentRoute,
     RouteTable,
     SlashRoute,
+    address_of,
     idempotent_route,
 )
 
@@ -202,9 +204,10 @@ def make_users(users: Users, logins: Logins) -> Made:
         return said("registered", {"user": user}, 201)
 
     @public("POST", f"{USERS}/login", PUBLIC)
-    def login(sent: Sent[bodies.Credentials]) -> Response:
+    async def login(sent: Sent[bodies.Credentials], request: Request) -> Response:
         """Log in, and get a token for the other routes."""
-        user = users.login(sent.email, sent.password)
+        log_in = partial(users.login, sent.email, sent.password, address=address_of(request))
+        user = await users.attempts.on_thread(log_in)
         token = {"access_token": logins.make(user.id, user.email), "token_type": "bearer"}
         data = {"user": asdict(user), **token}
         # Clients of OAuth look for the token at the top.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ulak import Engine
-from ulak.auth import hash_password, is_password
+from ulak.auth import Attempts, hash_password, is_password
 from ulak.errors import ServiceError, Unauthenticated
 from ulak.kit.clock import rfc3339, to_datetime
 from ulak.kit.ids import new_secret_id
@@ -18,6 +19,8 @@ from ulak.kit.logins import Logins as Logins
 from ulak.kit.sealing import Seal
 from ulak.services.publishing.settings import PublishingSettings
 from ulak.tables import Schema, Tables
+
+log = logging.getLogger("ulak.publishing")
 
 SHORTEST_PASSWORD: Final = 6
 SCHEMA: Final = Schema(
@@ -91,6 +94,7 @@ class Users:
     def __init__(self, engine: Engine, settings: PublishingSettings) -> None:
         self.tables = Tables(engine, SCHEMA)
         self._settings = settings
+        self.attempts = Attempts(engine.store.clock)
 
     def register(self, values: Mapping[str, Any]) -> User:
         """Make a user from `email`, `username`, `password`, and perhaps `bio` and `image_url`.
@@ -104,11 +108,15 @@ class Users:
             self.tables.execute(connection, statement, *columns.values())
             return self._read(connection, columns["id"])
 
-    def login(self, email: str, password: str) -> User:
-        """Return the user of an address and a password. Raises `BadCredentials`, which takes as
-        long for an address that nobody has, and `InactiveUser`."""
+    def login(self, email: str, password: str, *, address: str) -> User:
+        """Return the user of an e-mail address and a password. Raises `BadCredentials`, which takes
+        as long for one that nobody has; `Overloaded`: after failures from this network address, or
+        beside too many others, it was not looked at; and `InactiveUser`."""
         found = self.tables.read(_BY_EMAIL, email.casefold())
-        if not is_password(password, found[0][-1] if found else None):
+        stored = found[0][-1] if found else None
+        user = email.casefold()
+        if not self.attempts.check(user, address, lambda: is_password(password, stored)):
+            log.warning("a login was refused", extra={"address": address})
             raise BadCredentials("no user has this e-mail address with this password")
         return _active(_user(found[0]))
 

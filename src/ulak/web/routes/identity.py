@@ -8,13 +8,11 @@ from functools import partial
 from html import escape
 from typing import Annotated, Any, Final, Literal
 
-from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field, WithJsonSchema
 
 from ulak.auth import passwords, secrets
-from ulak.auth.attempts import MOST_WAITING, PLACES
 from ulak.auth.credentials import NAME, Credential
 from ulak.auth.directory import OVERLAP, IssuedKey
 from ulak.auth.identity import Identity
@@ -23,7 +21,7 @@ from ulak.engine.engine import Engine
 from ulak.errors import Unauthenticated
 from ulak.settings import Settings
 from ulak.web import schemas
-from ulak.web.callers import SESSION, Caller, actor_of, guarded_router
+from ulak.web.callers import SESSION, Caller, actor_of, address_of, guarded_router
 from ulak.web.pages import HTML, how_to_log_in, page, prefers_html, prose, respond
 from ulak.web.problems import challenge
 
@@ -178,17 +176,12 @@ def identity_router(engine: Engine, identity: Identity, platform: Settings) -> A
 
 
 def _add_logins(routes: APIRouter, identity: Identity, platform: Settings) -> None:
-    # Threads of their own: those who wait for their turn keep nobody else from being answered.
-    threads = CapacityLimiter(PLACES + MOST_WAITING)
-
     @routes.post("/auth/login", responses=schemas.problems(401, 429))
     async def login(body: LoginRequest, request: Request, response: Response) -> LoginDocument:
         """Return a token for a name and a password; good for a day. After wrong passwords, the next
         try is looked at when `Retry-After` is over."""
-        address = "" if request.client is None else request.client.host
-        made = await to_thread.run_sync(
-            partial(identity.login, body.name, body.password, address=address), limiter=threads
-        )
+        log_in = partial(identity.login, body.name, body.password, address=address_of(request))
+        made = await identity.attempts.on_thread(log_in)
         response.headers.update(NO_STORE)
         return LoginDocument(token=made.token, expires_at=made.expires_at)
 
