@@ -42,6 +42,7 @@ BATCHES: Final = (
     {"color": "Ceviz"}, {"part_type": "ARKALIK", "thickness_mm": 3, "material_code": "HDF"},
     {"part_type": "ARKALIK", "thickness_mm": 8, "material_code": "HDF8"},
 )  # fmt: skip
+WORKER_DIED: Final = "worker-died"
 UNDOCUMENTED: Final = frozenset({"E_UNKNOWN", "E_XML_INVALID", "E_PLAN_INVALID"})
 """Documented codes that nothing in this storm may bring about."""
 
@@ -127,6 +128,8 @@ def _attend(shop: Workshop, ids: Sequence[str]) -> bool:
         elif job.state == "HOLD" and code == "E_CRM_NO_MATCH":
             phone = shop.engine.inspect.payload(id)["customer_phone"]
             shop.cutting.customers.add("Somebody", phone)
+            shop.cutting.jobs.approve(id, actor="operator")
+        elif job.state == "HOLD" and code == WORKER_DIED:  # on a slow machine, by our own kills
             shop.cutting.jobs.approve(id, actor="operator")
         elif job.role not in ACTIVE:
             continue
