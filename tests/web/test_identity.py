@@ -131,13 +131,15 @@ def log_in(site, name="ada", password=PASSWORD) -> httpx.Response:
 def test_a_person_logs_in_and_may_what_the_role_allows_until_the_token_expires(site):
     add_user(site)
     assert is_problem(log_in(site, "ada", "wrong"), 401, "unauthenticated")
+    site.turn(seconds=1)
     assert is_problem(log_in(site, name="bob"), 401, "unauthenticated")
+    site.turn(seconds=2)
     answer = log_in(site)
     assert answer.status_code == 200
     assert answer.headers["cache-control"] == "no-store"
     document = answer.json()
     token = document.pop("token")
-    assert document == {"token_type": "bearer", "expires_at": "2026-01-02T00:00:00.000000Z"}
+    assert document == {"token_type": "bearer", "expires_at": "2026-01-02T00:00:03.000000Z"}
     assert site.ask("GET", "/auth/me", token).json()["name"] == "ada"
     assert site.ask("GET", "/jobs", token).status_code == 200
     assert is_problem(site.ask("GET", "/keys", token), 403, "forbidden")

@@ -22,6 +22,8 @@ from ulak.web.problems import SCHEME, http_problem
 
 PRINCIPAL = "ulak.principal"
 """Where the scope of a connection has who calls, once that is known."""
+_ASKED = "ulak.asked"
+"""Where it has who calls, if the body was read first: the guard need not be asked twice."""
 SESSION = "ulak_session"
 """The cookie of whoever has logged in with a browser."""
 
@@ -136,25 +138,20 @@ def not_allowed(request: Request, error: HTTPException) -> JSONResponse:
     )
 
 
-async def _identify(request: Request) -> Principal:
-    """Return who calls; a request is asked once."""
-    known: Principal | None = request.scope.get(PRINCIPAL)
-    if known is None:
-        guard: Guard = request.app.state.guard
-        known = request.scope[PRINCIPAL] = await guard(request)
-    return known
-
-
 async def is_stranger(request: Request) -> bool:
-    """Tell whether the caller has not said who they are, where others must. Raises as the guard
-    does."""
+    """Tell whether the caller has not said who they are, where others must: asked before a body is
+    read. Raises as the guard does."""
     if "route" not in request.scope:
         return True
-    return await _identify(request) is ANYBODY and request.app.state.guard.asks
+    guard: Guard = request.app.state.guard
+    principal = request.scope[_ASKED] = await guard(request)
+    return principal is ANYBODY and guard.asks
 
 
 async def caller(request: Request) -> Principal:
-    principal = await _identify(request)
+    guard: Guard = request.app.state.guard
+    principal = request.scope.pop(_ASKED, None) or await guard(request)
+    request.scope[PRINCIPAL] = principal
     if request.query_params:
         _refuse_unknown_parameters(request)
     return principal
