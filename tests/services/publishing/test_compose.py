@@ -78,7 +78,7 @@ def test_a_container_runs_a_command_that_exists_with_variables_that_exist(name):
     options = {option for parameter in commands[name].params for option in parameter.opts}
     assert [word for word in words if word.startswith("--") and word not in options] == []
     environ = environ_of(OURS[name], {})
-    ulaks = {variable(field) for field in ("env", "service", "data")}
+    ulaks = {variable(field) for field in ("env", "service", "data", "trusted_proxies")}
     # Every variable of section 12; REDIS_URL is refused until there is a queue on Redis.
     assert set(environ) == KNOWN | ulaks
     for worker in OWN_KEYS | {"INTERNAL_API_KEY"}:
