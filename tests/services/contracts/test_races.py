@@ -201,7 +201,7 @@ def test_a_change_without_what_belongs_to_it_is_no_change(
     assert clumsy.move("a", from_="pending", to="paid").status_code == 500
     assert house.subject() is None
     assert house.proofs() == []
-    assert house.sql("SELECT count(*) FROM {schema}.hos_idempotency_keys") == [(0,)]
+    assert house.sql("SELECT count(*) FROM {schema}.idempotency_records") == [(0,)]
     assert house.move("a", from_="pending", to="paid").json()["changed"] is True
 
 

@@ -36,7 +36,7 @@ def test_a_question_is_judged_by_the_table_and_writes_nothing(house: House) -> N
     assert told(house, subject_type="unicorn", from_="a", to="b") == (
         False, "unknown_subject_type",
     )  # fmt: skip
-    assert house.sql("SELECT count(*) FROM {schema}.hos_idempotency_keys") == [(0,)]
+    assert house.sql("SELECT count(*) FROM {schema}.idempotency_records") == [(0,)]
     assert house.post(PATH, {"subject_type": "order", "to": "paid"}).status_code == 400
 
 

@@ -206,6 +206,7 @@ class PostgresStore(SqlStore):
             "ring": None if listener is None else listener.wait_for_test(),
             "rings_heard": 0 if listener is None else listener.heard,
             "months": sorted(self._read(months.existing)),
+            "idempotency_view": self._read(migrations.shows_idempotency_keys),
             "schema": self._read(migrations.version_of),
             "newest_schema": self.newest_schema,
             "oldest_schema": self._read(migrations.oldest_of),
