@@ -132,6 +132,25 @@ def test_without_its_store_nothing_is_done(
         assert house.proofs() == []
 
 
+@pytest.mark.shows("I-9")
+def test_while_nobody_can_be_looked_up_nothing_is_done_either(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def down(*_: Any) -> None:
+        raise StoreError("the database is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Known, "authenticate", down)
+        for path in ("/v1/contract/transition", "/v1/proof/record"):
+            answer = house.post(path, {}, headers={"Idempotency-Key": "k"})
+            assert (answer.status_code, answer.json()["code"]) == (
+                503, "idempotency_store_unavailable",
+            )  # fmt: skip
+            assert (answer.json()["retryable"], answer.headers["Retry-After"]) == (True, "1")
+            assert answer.headers["Idempotency-Key"] == "k"
+        assert house.get("/v1/proof").json()["code"] == "store-error"
+
+
 def test_the_service_serves_what_it_documents(house: House) -> None:
     attach(service, house.engine, Settings())
     app = ulak.web.app(house.engine, identity=Known(), services=[service])
