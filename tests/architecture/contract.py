@@ -200,7 +200,9 @@ def engine_sql(source: Path = SOURCE) -> set[Breach]:
 
 def engine_tables(source: Path = SOURCE) -> set[str]:
     """Return the tables that the stores create, in their schema files and in their code."""
-    created = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(?:ulak\.)?(\w+)\b(?![.{])")
+    created = re.compile(
+        r"(?:CREATE TABLE (?:IF NOT EXISTS )?(?:ulak\.)?|\bRENAME TO )(\w+)\b(?![.{])"
+    )
     files = _files(source / "ulak" / "store", "*.py", "*.sql")
     return {name for path in files for name in created.findall(path.read_text(encoding="utf-8"))}
 

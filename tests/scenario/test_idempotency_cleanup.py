@@ -125,7 +125,7 @@ def _fill(store, number):
     now = store.clock.now()
     columns |= {name: str(now) for name in ("created_at", "updated_at")}
     columns["expires_at"] = str(now + 1)
-    table = "hos_idempotency_keys"
+    table = "idempotency_records"
     if store.features.dialect == "postgresql":
         table = f"ulak.{table}"
     statement = [

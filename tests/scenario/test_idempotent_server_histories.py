@@ -27,7 +27,7 @@ USUAL, ANOTHER = "paid", "cancelled"
 # Which request has left which proof, and what is stored as its answer.
 EFFECTS = """
 SELECT p.request_id, k.response_json FROM {schema}.hos_proofs AS p
-LEFT JOIN {schema}.hos_idempotency_keys AS k ON k.key = p.idempotency_key
+LEFT JOIN {schema}.idempotency_records AS k ON k.key = p.idempotency_key
 """
 
 MOVED_AGAIN = "SELECT count(*) FROM {schema}.hos_contract_subjects WHERE version <> 1"

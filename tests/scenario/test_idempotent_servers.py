@@ -21,7 +21,7 @@ KEYS, REPEATS, CLIENTS = 200, 5, 24
 
 COUNTS = """SELECT
     (SELECT count(*) FROM {schema}.hos_proofs),
-    (SELECT count(*) FROM {schema}.hos_idempotency_keys),
+    (SELECT count(*) FROM {schema}.idempotency_records),
     (SELECT count(*) FROM {schema}.hos_contract_subjects WHERE version = 1),
     (SELECT count(*) FROM {schema}.hos_contract_subjects WHERE version <> 1)
 """

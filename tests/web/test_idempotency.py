@@ -340,10 +340,12 @@ def test_a_scope_may_store_errors_too(post, shop, store, status):
     assert len(shop.seen) == 1
 
 
-@pytest.mark.shows("I-19")
+@pytest.mark.shows("I-19", "I-29")
 def test_an_exception_goes_on_and_leaves_the_key_free(post, shop):
     shop.error = RuntimeError("a bug")
-    assert post("order-1").status_code == 500
+    failed = post("order-1")
+    assert (failed.status_code, failed.headers["idempotency-key"]) == (500, "order-1")
+    assert failed.headers["idempotent-replayed"] == "false"
     shop.error = None
     assert post("order-1", json={**ORDER, "amount": 3}).status_code == 201
 

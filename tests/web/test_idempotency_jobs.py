@@ -10,7 +10,7 @@ import ulak.web
 from tests.conformance.places import place_of
 from tests.web.idempotent import STORES, same
 from tests.web.people import Known, as_
-from ulak.errors import BadInput
+from ulak.errors import BadInput, StoreError
 from ulak.idempotency.settings import IdempotencySettings
 from ulak.store.records import RecordId
 from ulak.wiring import guard_of, idempotency_settings
@@ -111,10 +111,28 @@ def test_a_job_and_its_record_are_one_commit(engine, submit, monkeypatch):
         raise RuntimeError("the process would have died here")
 
     monkeypatch.setattr(Transactional, "_store", fail)
-    assert submit("order-1").status_code == 500
+    failed = submit("order-1")
+    assert (failed.status_code, failed.json()["code"]) == (500, "internal-error")
+    assert failed.headers["idempotency-key"] == "order-1"
+    assert failed.headers["idempotent-replayed"] == "false"
     assert engine.jobs() == []
     monkeypatch.undo()
     assert submit("order-1").status_code == 201
+
+
+@pytest.mark.shows("I-9")
+def test_while_nobody_can_be_looked_up_nothing_is_executed(engine, submit, monkeypatch):
+    def fail(*_):
+        raise StoreError("the disk is gone")
+
+    monkeypatch.setattr(Known, "authenticate", fail)
+    answer = submit("order-1")
+    assert (answer.status_code, answer.json()["code"]) == (503, "idempotency_store_unavailable")
+    assert answer.headers["idempotent-replayed"] == "false"
+    assert submit().json()["code"] == "store-error", "without a key nothing is protected"
+    monkeypatch.undo()
+    assert submit("order-1").headers["idempotent-replayed"] == "false"
+    assert len(engine.jobs()) == 1
 
 
 def test_the_document_tells_of_keys(engine, app):

@@ -157,14 +157,34 @@ def test_a_refusal_that_is_raised_is_an_answer(post, house):
     assert len(house.done) == 1
 
 
-@pytest.mark.shows("I-19")
+@pytest.mark.shows("I-19", "I-29")
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), HTTPException(503, "later")], ids=repr)
 def test_a_failure_takes_everything_back_and_frees_the_key(post, house, error):
     house.error = error
-    assert post("order-1").status_code >= 500
+    failed = post("order-1")
+    assert failed.status_code >= 500
+    assert failed.headers["idempotency-key"] == "order-1"
+    assert failed.headers["idempotent-replayed"] == "false"
     house.error = None
     again = post("order-1")
     assert (again.status_code, again.headers["idempotent-replayed"]) == (201, "false")
+
+
+@pytest.mark.shows("I-29")
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_what_an_application_says_of_its_bugs_is_said_with_the_key(post, house, kind):
+    def say(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"mine": str(error)}, 500)
+
+    async def say_async(request: Request, error: Exception) -> JSONResponse:
+        return say(request, error)
+
+    house.app.add_exception_handler(Exception, say if kind == "plain" else say_async)
+    house.error = RuntimeError("a bug")
+    failed = post("order-1")
+    assert (failed.status_code, failed.json()) == (500, {"mine": "a bug"})
+    assert failed.headers["idempotency-key"] == "order-1"
+    assert failed.headers["idempotent-replayed"] == "false"
 
 
 @pytest.mark.shows("I-27")

@@ -42,6 +42,10 @@ LOSES = (
 NO_FSYNC = "fsync is off: a power cut may destroy the database. Set fsync = on"
 # A look at so many costs milliseconds; those beyond them are counted once these are seen to.
 MOST_UNDONE = 1000
+NO_VIEW = (
+    "public.hos_idempotency_keys is not there: this role may not make it, or the name is taken. "
+    "Run SELECT ulak.show_idempotency_keys() as the owner of the database"
+)
 NO_RING = "the ring is not heard: jobs of other processes are found when workers look, not at once"
 
 
@@ -148,6 +152,7 @@ def _notes(about: Mapping[str, Any]) -> list[str]:
         LOSES: about.get("synchronous_commit") == "off",
         NO_FSYNC: about.get("fsync") == "off",
         NO_RING: about.get("ring") is False,
+        NO_VIEW: about.get("idempotency_view") is False,
     }
     return [sentence for sentence, holds in known.items() if holds]
 

@@ -11,12 +11,15 @@ import typer
 
 from ulak.cli import spans
 from ulak.clock import micros, rfc3339, to_datetime
+from ulak.control.process_metrics import ProcessMetrics, is_published
+from ulak.engine.engine import Engine
 from ulak.engine.view import delivery_document
 from ulak.errors import BadInput, NotFound
 from ulak.idempotency.guard import Guard
 from ulak.kit.commands import output as out
 from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, in_force, load, reading
 from ulak.service import get_service
+from ulak.store.protocol import Store
 from ulak.store.records import RecordId, RecordRow
 from ulak.wiring import idempotency_settings
 
@@ -28,6 +31,8 @@ def migrate(app: AppOption = None, as_json: out.JsonOption = False) -> None:
     """Bring the store's schema to this release; workers of the release before may run on."""
     store = load(in_force(app)).store
     before, after = store.migrate()
+    if before < after:
+        _make_metrics(store)
     newest = getattr(store, "newest_schema", after)
     if as_json:
         out.print_json({"before": before, "after": after, "newest": newest})
@@ -37,6 +42,13 @@ def migrate(app: AppOption = None, as_json: out.JsonOption = False) -> None:
         print(f"schema {after}: nothing to do")
     else:
         print(f"schema {before} > {after}")
+
+
+def _make_metrics(store: Store) -> None:
+    """Make the table of metrics as well: who migrates may, and who works perhaps not."""
+    with Engine(store) as engine:
+        if is_published(engine):
+            ProcessMetrics(engine).ensure()
 
 
 def prune(

@@ -22,6 +22,7 @@ from ulak.cli import worker as worker_command
 from ulak.cli.identity import make_login_link
 from ulak.cli.supervisor import Child, Supervisor
 from ulak.clock import Duration, seconds
+from ulak.control.process_metrics import Children, make_process_id
 from ulak.core.lifecycle import HELD
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
@@ -42,6 +43,7 @@ from ulak.kit.processes.draining import Parts, leave_behind
 from ulak.kit.processes.running import (
     bind,
     opened,
+    publish_metrics,
     queues_of,
     serve,
     stored,
@@ -55,6 +57,9 @@ from ulak.store.protocol import JobFilter
 if TYPE_CHECKING:
     from socket import socket
 
+    from fastapi import FastAPI
+
+    from ulak.web.metrics import Metrics
     from ulak.web.server import Server
 
 
@@ -90,6 +95,8 @@ def up(
 
 
 def _up(found: Settings, bound: socket, *, workers: int, lease: str, drain: str) -> None:
+    from ulak.web.server import Server
+
     engine = load(found)
     further = further_engines(engine)
     addresses = further_addresses(engine)
@@ -100,9 +107,9 @@ def _up(found: Settings, bound: socket, *, workers: int, lease: str, drain: str)
     settings = worker_command.worker_settings(
         engine, worker_command.USUAL, queues=own, lease=lease, drain=drain
     )
-    children = children_of(
-        engine, found, workers=workers, lease=settings.lease, options=("--drain", drain)
-    )
+    process = make_process_id()
+    options = ("--drain", drain, "--supervisor", process)
+    children = children_of(engine, found, workers=workers, lease=settings.lease, options=options)
     with ExitStack() as stack:
         taken = {
             name: stack.enter_context(bind(found, "ulak up", address=address))
@@ -123,7 +130,12 @@ def _up(found: Settings, bound: socket, *, workers: int, lease: str, drain: str)
         )
         identity = wiring.identity_of(engine, found)
         identity.adopt_first_key()
-        server = _server(engine, identity, working, found, bound)
+        made = _application(engine, identity, working, found)
+        server = Server(made, bound, trusted_proxies=found.trusted_proxies)
+        shown: Metrics = made.state.metrics
+        if children:
+            shown.add_children(Children(engine, process))
+        stack.enter_context(publish_metrics(engine, shown.read, process=process))
         others = _servers(addresses, taken, working, found)
         said |= {name: other.address for name, other in others.items()}
         hello = partial(
@@ -158,18 +170,14 @@ class Working:
         return lacking
 
 
-def _server(
-    engine: Engine, identity: Identity, working: Working, found: Settings, bound: socket
-) -> Server:
+def _application(engine: Engine, identity: Identity, working: Working, found: Settings) -> FastAPI:
     from ulak.web import app as application
-    from ulak.web.server import Server
 
-    made = application(
+    return application(
         engine, identity=identity, unready=working.unready, platform=found,
         services=[get_service(name) for name in found.services],
         guard=wiring.guard_of(engine, found.env, wiring.idempotency_settings()),
     )  # fmt: skip
-    return Server(made, bound, trusted_proxies=found.trusted_proxies)
 
 
 def _servers(

@@ -8,10 +8,11 @@ import os
 import signal
 import socket
 import stat
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -19,22 +20,27 @@ import typer
 from ulak import wiring
 from ulak.cli import spans
 from ulak.clock import seconds
+from ulak.control.process_metrics import make_process_id
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
 from ulak.engine.worker import Worker, settle_in
-from ulak.errors import BadInput, NotSupported
+from ulak.errors import BadInput
 from ulak.idempotency import cleanup
 from ulak.kit.commands.output import say
 from ulak.kit.commands.target import AppArgument, ServiceOption, in_force, load
 from ulak.kit.processes import logs
 from ulak.kit.processes.draining import Parts, leave_behind, run_until_told
+from ulak.kit.processes.probes import import_metrics, serving_probes
 from ulak.kit.processes.running import (
     GLANCE_S,
+    count_and_publish,
     must_be_queues,
     must_be_shared,
     opened,
+    publish_metrics,
     queues_of,
     stored,
+    unready,
 )
 from ulak.service import further_engines, start
 from ulak.settings import HIGHEST_PORT
@@ -52,6 +58,10 @@ LEASE = f"{seconds(USUAL.lease):g}"
 ChildOption = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="For ulak up: its child of this name, which ends with it."),
+]
+SupervisorOption = Annotated[
+    str | None,
+    typer.Option(metavar="ID", help="For ulak up: the process that adds up what its child counts."),
 ]
 DRAIN = f"{seconds(USUAL.drain):g}"
 
@@ -72,11 +82,12 @@ def worker(
         int | None,
         typer.Option(
             min=0, max=HIGHEST_PORT, metavar="PORT",
-            help="Show metrics on this port of 127.0.0.1, 0 for any; else they are not shown.",
+            help="Show metrics and readiness on this port of 127.0.0.1, 0 for any; else neither.",
         ),
     ] = None,
     service: ServiceOption = None,
     child: ChildOption = None,
+    supervisor: SupervisorOption = None,
 ) -> None:  # fmt: skip
     """Run stages until SIGTERM or Ctrl-C; then drain. A second signal hurries."""
     parent = None if child is None else Parent()
@@ -90,20 +101,39 @@ def worker(
     further = [] if queue else further_engines(engine)
     logs.start(found.env, logs.secrets_of(found, engine, *further), child=child)
     settle_in()
-    with opened([engine, *further]), serving_metrics(engine, metrics_port) as address:
+    made: list[Worker] = []
+    process = make_process_id() if supervisor is None else f"{supervisor}/{child}"
+    with ExitStack() as stack:
+        stack.enter_context(opened([engine, *further]))
+        address = None
+        if metrics_port is None:
+            stack.enter_context(count_and_publish(engine, process=process, supervisor=supervisor))
+        else:
+            metrics = import_metrics()(engine)
+            stack.callback(metrics.close)
+            probes = serving_probes(metrics, metrics_port, partial(_lacking, made))
+            address = stack.enter_context(probes)
+            stack.enter_context(publish_metrics(engine, metrics.read, process=process))
         start(engine, None)
-        made: Worker = engine.worker(settings)
+        made += [each.worker(settings) for each in (engine, *further)]
         if parent is not None:
-            asyncio.run(_work([made], parent))
+            asyncio.run(_work(made, parent))
             return
         queues = queues_of(engine) if settings.queues is None else sorted(settings.queues)
         served = ", ".join(queues) or "no queue, since no flow has a stage"
         say(f"worker of {found.program} serves {served}")
         if address is not None:
-            say(f"  metrics   {address}")
+            say(f"  metrics   {address}/metrics\n  ready     {address}/health/ready")
         say(f"  store     {stored(engine)}\nCtrl-C drains and stops.")
-        asyncio.run(_work([made, *(other.worker(settings) for other in further)]))
+        asyncio.run(_work(made))
     say("drained")
+
+
+def _lacking(workers: Sequence[Worker]) -> str | None:
+    """Say what is lacking before everything is served; None when nothing is."""
+    said = [None if workers else "the worker has not begun", unready(workers)]
+    said += [worker.unready() for worker in workers]
+    return next((sentence for sentence in said if sentence is not None), None)
 
 
 async def _work(made: Sequence[Worker], parent: Parent | None = None) -> None:
@@ -131,43 +161,6 @@ def worker_settings(
     must_be_queues(engine, queues or ())
     chosen = None if queues is None else frozenset(queues)
     return replace(usual, queues=chosen, lease=lease_span, drain=drain_span)
-
-
-HOST = "127.0.0.1"
-
-
-@contextmanager
-def serving_metrics(engine: Engine, port: int | None) -> Iterator[str | None]:
-    """Show an engine's metrics on this machine while the block lasts; answers the address. Nobody
-    is asked who they are, so no other machine can reach it. Without a port nothing is shown. Raises
-    `NotSupported`: the extra is not installed; `BadInput`: the port cannot be listened on."""
-    if port is None:
-        yield None
-        return
-    try:
-        from prometheus_client import start_http_server
-
-        from ulak.web.metrics import Metrics
-    except ModuleNotFoundError as error:
-        raise NotSupported(
-            f"--metrics-port needs the web extra ({error.name} is missing); pip install 'ulak[web]'"
-        ) from error
-    metrics = Metrics(engine)
-    try:
-        server, thread = start_http_server(port, addr=HOST, registry=metrics.registry)
-    except OSError as error:
-        metrics.close()
-        raise BadInput(
-            f"cannot show metrics on {HOST} port {port}: {error.strerror}; "
-            "choose another with --metrics-port"
-        ) from error
-    try:
-        yield f"http://{HOST}:{server.server_port}/metrics"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-        metrics.close()
 
 
 # From <linux/prctl.h>: the signal that a process gets when its parent has ended.

@@ -108,12 +108,13 @@ class Reads:
     # --- its database ----------------------------------------------------------
 
     @contextmanager
-    def transaction(self) -> Iterator[Any]:
+    def transaction(self, *, quiet: bool = False) -> Iterator[Any]:
         """Open a transaction of the store's database; answers the driver's connection.
 
         It commits at the end of the block, and an exception takes everything back. Jobs that are
         submitted with `connection=` are part of it. On SQLite nobody else writes meanwhile, so
-        keep it short, and do not use the engine inside but by `connection=`.
+        keep it short, and do not use the engine inside but by `connection=`. With `quiet` it wakes
+        no worker: for rows of yours alone.
 
         Raises:
             NotSupported: the store has no transaction to share.
@@ -121,7 +122,7 @@ class Reads:
             Contended: others write for too long; nothing was written.
             StoreError: nothing was written, or it is not known.
         """
-        opened = self._transactions("transaction").begin()
+        opened = self._transactions("transaction").begin(quiet=quiet)
         try:
             store = self.kernel.store
             with holding(store) if store.features.one_writer else nullcontext():

@@ -24,7 +24,7 @@ class RecordId(NamedTuple):
 
 
 class RecordRow(NamedTuple):
-    """One row of `hos_idempotency_keys`."""
+    """One row of `idempotency_records`."""
 
     tenant_id: str
     scope: str

@@ -96,7 +96,9 @@ class TransactionStore(Protocol):
             StoreError: the database does not answer.
         """
 
-    def begin(self, *, patience_ms: int | None = None, purpose: bytes = b"") -> FollowTransaction:
+    def begin(
+        self, *, patience_ms: int | None = None, purpose: bytes = b"", quiet: bool = False
+    ) -> FollowTransaction:
         """Begin a transaction on a connection of its own, which nobody else uses meanwhile.
 
         Args:
@@ -105,6 +107,7 @@ class TransactionStore(Protocol):
                 waits for nobody, so that a loop may ask.
             purpose: At most 32 bytes, by which whoever waits in vain for this transaction can
                 tell whom it waited for.
+            quiet: Its commit rings for nobody: no job is due by what is written in it.
 
         Raises:
             Contended: others write for longer than that; its `holder` is their purpose, as far

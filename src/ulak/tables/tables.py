@@ -270,7 +270,7 @@ class Tables:
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[Any]:
+    def writing(self, *, quiet: bool = False) -> Iterator[Any]:
         """Open a transaction: it commits at the end of the block, and what is raised takes
         everything back.
 
@@ -279,7 +279,7 @@ class Tables:
         written, or it is not known.
         """
         self.ensure()
-        with self._engine.transaction() as connection:
+        with self._engine.transaction(quiet=quiet) as connection:
             yield connection
 
     def execute(self, connection: Any, statement: str, *values: Any) -> list[Row]:

@@ -4,7 +4,7 @@ try:
     from ulak.web.access import KNOWN, PUBLIC, Access, Authenticator, Routes
     from ulak.web.callers import Caller, actor_of, address_of, guarded_router
     from ulak.web.factory import app
-    from ulak.web.idempotency import IdempotentRoute, idempotent_route
+    from ulak.web.idempotency import IdempotentRoute, KeyedRoute, idempotent_route
     from ulak.web.route_table import RouteTable
     from ulak.web.schemas import answer
     from ulak.web.slash_route import SlashRoute
@@ -22,6 +22,7 @@ __all__ = [
     "Authenticator",
     "Caller",
     "IdempotentRoute",
+    "KeyedRoute",
     "RouteTable",
     "Routes",
     "SlashRoute",

@@ -5,27 +5,24 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter as Counted
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 import ulak
-from ulak.core import event as kinds
-from ulak.core.change import Change, Committed, KeyTaken, LeaseLost, Receipt, SlotTaken, Stale
+from ulak.control.instruments import Instruments
+from ulak.control.process_metrics import Children
+from ulak.control.tallies import Counter, Family, Gauge, Histogram, Labels, LabelValues, Tally
 from ulak.core.delivery import GAVE_UP
-from ulak.core.job import NewJob
 from ulak.core.schedule import LATE
 from ulak.engine.engine import Engine
-from ulak.engine.telemetry import Verb, run_of
 from ulak.errors import UlakError
 from ulak.store.flow_control import PAUSABLE, QUEUE
-from ulak.store.protocol import LARGEST_BATCH, Added, Claimed, DeliveryFilter, Tick
-from ulak.web.tallies import ALONE, OTHER, Counter, Gauge, Histogram, Labels, LabelValues
+from ulak.store.protocol import DeliveryFilter
 
 
 class Metrics:
@@ -35,23 +32,38 @@ class Metrics:
     scrape, and what they have `counted` in this process."""
 
     def __init__(self, engine: Engine, brought: Brought = (), counted: Brought = ()) -> None:
-        labels = Labels(engine)
         self.requests = Requests()
-        self._instruments = Instruments(labels)
-        self._gauges = Gauges(engine, labels, brought)
+        self._instruments = Instruments(engine)
+        self._gauges = Gauges(engine, self._instruments.labels, brought)
         self._counted = counted
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
         self.close = engine.kernel.telemetry.add(self._instruments)
 
+    def add_children(self, children: Children) -> None:
+        """Show from now on what the children of this process count too."""
+        self._gauges.children = children
+
+    def read(self) -> list[Family]:
+        """Return what this process itself counts."""
+        return [tally.read() for tally in self._tallies]
+
     def collect(self) -> Iterator[Metric]:
         """Return every metric of ulak; takes no longer than `PATIENCE_S`."""
-        yield from self._instruments.families()
-        yield from self.requests.families()
+        # First, since it looks at the children too.
+        gauges = list(self._gauges.families())
+        children = self._gauges.children
+        others = {} if children is None else children.read()
+        for tally in self._tallies:
+            yield tally.family(others.get(tally.name))
         for read in self._counted:
             yield from read()
-        yield from self._gauges.families()
+        yield from gauges
+
+    @property
+    def _tallies(self) -> list[Tally]:
+        return [*self._instruments.tallies, *self.requests.tallies]
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
@@ -74,10 +86,9 @@ class Requests:
         )  # fmt: skip
         self._in_flight = Gauge("ulak_requests_in_flight", "Requests that are being answered now.")
 
-    def families(self) -> Iterator[Metric]:
-        yield self._requests.family()
-        yield self._seconds.family()
-        yield self._in_flight.family()
+    @property
+    def tallies(self) -> tuple[Tally, ...]:
+        return self._requests, self._seconds, self._in_flight
 
     def begun(self) -> None:
         self._in_flight.add(1)
@@ -86,165 +97,6 @@ class Requests:
         self._in_flight.add(-1)
         self._requests.add((method, route, status))
         self._seconds.observe((method, route), (seconds,))
-
-
-# Of what the store does: from a flush of a fast disk to a server that is in trouble.
-STORE_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
-# Of what people and stages do: from a moment to an hour.
-LONG_SECONDS: Final = (0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600)
-BATCHES: Final = (1, 2, 5, 10, 25, 50, 100, 250, LARGEST_BATCH)
-
-CREATED, REPEAT, OVERLOADED = "created", "repeat", "overloaded"
-RECEIPTS: Mapping[type[Receipt], str] = {
-    Committed: "committed",
-    Stale: "stale",
-    LeaseLost: "lease-lost",
-    SlotTaken: "slot-taken",
-    KeyTaken: "key-taken",
-}
-SENT, FAILED, DEAD = "sent", "failed", "dead"
-WRITTEN, OUTRUN = "written", "outrun"
-
-
-class Instruments:
-    """Counts what one engine tells: an `ulak.engine.telemetry.Telemetry`."""
-
-    def __init__(self, labels: Labels) -> None:
-        self._labels = labels
-        self.submits = Counter(
-            "ulak_submits",
-            "Jobs offered by submit: stored, answered with the holder of their key, or refused.",
-            ("flow", "answer"),
-        )
-        self.submit_seconds = Histogram(
-            "ulak_submit_batch_seconds",
-            "How long the store took to write new jobs that shared a commit.",
-            STORE_SECONDS,
-        )
-        self.spawns = Counter("ulak_spawns", "Jobs submitted by stages of other jobs.", ("flow",))
-        self.claims = Counter("ulak_claimed_jobs", "Jobs taken by workers here.", ("flow",))
-        self.claim_seconds = Histogram(
-            "ulak_claim_seconds", "How long the store took to answer a claim.", STORE_SECONDS
-        )
-        self.wait_seconds = Histogram(
-            "ulak_wait_seconds", "From when a job was due until it was taken.", LONG_SECONDS,
-            ("flow",),
-        )  # fmt: skip
-        self.lapses = Counter(
-            "ulak_lapses", "Jobs taken over here because their worker vanished.", ("flow",)
-        )
-        self.commit_seconds = Histogram(
-            "ulak_commit_seconds", "How long the store took to write a batch of changes.",
-            STORE_SECONDS,
-        )  # fmt: skip
-        self.commit_changes = Histogram(
-            "ulak_commit_changes", "How many changes shared a commit.", BATCHES
-        )
-        self.receipts = Counter(
-            "ulak_receipts", "Changes by the store's answer.", ("receipt",),
-            known=[(receipt,) for receipt in RECEIPTS.values()],
-        )  # fmt: skip
-        self.runs = Counter(
-            "ulak_runs", "Runs of stages and undos, by the event they ended with.",
-            ("flow", "state", "outcome"),
-        )  # fmt: skip
-        self.run_seconds = Histogram(
-            "ulak_run_seconds", "How long runs of stages and undos took.", LONG_SECONDS,
-            ("flow", "state"),
-        )  # fmt: skip
-        self.moves = Counter("ulak_moves", "Jobs that entered a state.", ("flow", "state", "role"))
-        self.messages = Counter(
-            "ulak_messages", "Outbox messages sent, failed to be tried again, or given up.",
-            ("outcome",), known=[(SENT,), (FAILED,), (DEAD,)],
-        )  # fmt: skip
-        self.ticks = Counter(
-            "ulak_schedule_ticks",
-            "Dates of schedules seen to here, or by another process that was faster.",
-            ("schedule", "answer"),
-        )
-        self.failures = Counter(
-            "ulak_store_failures", "Questions that the store did not answer.", ("verb",),
-            known=[(verb,) for verb in get_args(Verb)],
-        )  # fmt: skip
-
-    def families(self) -> Iterator[Metric]:
-        for tally in vars(self).values():
-            if isinstance(tally, Counter | Histogram):
-                yield tally.family()
-
-    def accepted(self, added: Sequence[Added], seconds: float | None) -> None:
-        if seconds is not None:
-            self.submit_seconds.observe(ALONE, (seconds,))
-        flow = self._labels.flow
-        self.submits.add_all(
-            Counted((flow(row.flow), CREATED if created else REPEAT) for row, created, _ in added)
-        )
-
-    def refused(self, jobs: Sequence[NewJob]) -> None:
-        flow = self._labels.flow
-        self.submits.add_all(Counted((flow(job.row.flow), OVERLOADED) for job in jobs))
-
-    def claimed(self, claimed: Claimed, seconds: float) -> None:
-        self.claim_seconds.observe(ALONE, (seconds,))
-        waited: defaultdict[str, list[float]] = defaultdict(list)
-        for row, _, _ in claimed.claims:
-            waited[row.flow].append(max(0, claimed.now - row.not_before) / 1e6)
-            if row.lapsed:
-                self.lapses.add((self._labels.flow(row.flow),))
-        for flow, values in waited.items():
-            labels = (self._labels.flow(flow),)
-            self.claims.add(labels, len(values))
-            self.wait_seconds.observe(labels, values)
-
-    def committed(
-        self, changes: Sequence[Change], receipts: Sequence[Receipt], seconds: float | None
-    ) -> None:
-        if seconds is not None:
-            self.commit_seconds.observe(ALONE, (seconds,))
-            self.commit_changes.observe(ALONE, (len(changes),))
-        self.receipts.add_all(Counted((RECEIPTS[type(receipt)],) for receipt in receipts))
-        written = [c for c, r in zip(changes, receipts, strict=True) if type(r) is Committed]
-        self._count_runs(written)
-        self._count_moves(written)
-
-    # Gathered under their own names first: what is the same for a whole batch is labelled once.
-
-    def _count_runs(self, changes: Sequence[Change]) -> None:
-        took: defaultdict[tuple[str, str, str], list[float]] = defaultdict(list)
-        for change in changes:
-            ran = run_of(change)
-            if ran is not None:
-                state, outcome, seconds = ran
-                took[change.row.flow, state, outcome].append(seconds)
-        for (flow, state, outcome), values in took.items():
-            place = self._labels.place(flow, state)
-            self.runs.add((*place, outcome if outcome in kinds.KINDS else OTHER), len(values))
-            self.run_seconds.observe(place, values)
-
-    def _count_moves(self, changes: Sequence[Change]) -> None:
-        moved = Counted(
-            (c.row.flow, c.row.state, c.row.role) for c in changes if c.moved_from is not None
-        )
-        for (flow, state, role), n in moved.items():
-            self.moves.add((*self._labels.place(flow, state), role), n)
-        spawned = Counted(job.row.flow for change in changes for job in change.spawns)
-        for flow, n in spawned.items():
-            self.spawns.add((self._labels.flow(flow),), n)
-
-    def published(self, sent: int, failed: int, dead: int) -> None:
-        self.messages.add_all({(SENT,): sent, (FAILED,): failed, (DEAD,): dead})
-
-    def ticked(self, ticks: Sequence[Tick], written: Sequence[bool]) -> None:
-        schedule = self._labels.schedule
-        self.ticks.add_all(
-            Counted(
-                (schedule(tick.row.name), WRITTEN if is_ours else OUTRUN)
-                for tick, is_ours in zip(ticks, written, strict=True)
-            )
-        )
-
-    def failed(self, verb: Verb) -> None:
-        self.failures.add((verb,))
 
 
 log = logging.getLogger("ulak.metrics")
@@ -285,6 +137,7 @@ class Gauges:
         self._engine = engine
         self._labels = labels
         self._brought = brought
+        self.children: Children | None = None
         self._lock = threading.Lock()
         self._looking: Future[tuple[Values, list[Metric]]] | None = None
 
@@ -324,7 +177,9 @@ class Gauges:
 
     def _answer(self, answer: Future[tuple[Values, list[Metric]]]) -> None:
         try:
-            answer.set_result((self._read(), list(self._read_brought())))
+            found = self._read(), list(self._read_brought())
+            self._look_at_children()
+            answer.set_result(found)
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
             answer.set_exception(error)
 
@@ -362,6 +217,14 @@ class Gauges:
                 yield from list(read())
             except (UlakError, OSError) as error:  # of one service; the rest is still true
                 log.warning("a service does not answer a scrape", extra={"error": str(error)})
+
+    def _look_at_children(self) -> None:
+        if self.children is None:
+            return
+        try:
+            self.children.look()
+        except Exception as error:  # noqa: BLE001 - what was known of them is shown; the rest is true
+            log.warning("the metrics of children cannot be read", extra={"error": str(error)})
 
     def _slots(self, limits: Iterable[str]) -> Values:
         """Return the slots of limits that are not for each key: of those there may be many."""

@@ -68,9 +68,14 @@ RETRYABLE = frozenset(
 RETRYABLE_CODES = frozenset({errors.InProgress.code, errors.ClaimLost.code})
 # When to ask a store again that did not answer. A guess.
 SOON_S = 1
+INTERNAL = "internal-error"
+OUTAGES = frozenset({errors.StoreError.code, errors.Contended.code})
 
 EXTRA = "ulak.problem-headers"
 """Where the scope of a connection may have headers that every problem of it carries."""
+UNCLAIMED = "ulak.unclaimed"
+"""Where the scope of a connection says that its request is protected by an idempotency key that is
+not claimed yet: a store that does not answer now has executed nothing."""
 SCHEME = "ulak.scheme"
 """Where the scope of a connection may have the scheme by which its route wants a credential."""
 
@@ -145,10 +150,12 @@ def install(app: FastAPI) -> None:
     }
     for kind, handler in handlers.items():
         app.add_exception_handler(kind, handler)
-    app.add_exception_handler(Exception, _unforeseen)
+    app.add_exception_handler(Exception, unforeseen)
 
 
 def problem_of(request: Request, error: errors.UlakError) -> JSONResponse:
+    if error.code in OUTAGES and request.scope.get(UNCLAIMED):
+        error = errors.GuardUnavailable(f"the store cannot be asked: {error}")
     kinds = [kind for kind in type(error).__mro__ if issubclass(kind, errors.UlakError)]
     # What a flow calls its failures is no name of a problem: it is said beside it.
     is_failure = isinstance(error, errors.JobFailed)
@@ -210,10 +217,10 @@ def http_problem(request: Request, error: HTTPException) -> JSONResponse:
     )  # fmt: skip
 
 
-def _unforeseen(request: Request, error: Exception) -> JSONResponse:
+def unforeseen(request: Request, error: Exception) -> JSONResponse:
     """Say nothing of the inside; the server logs the error itself, with its stack."""
     log.error("a request failed", extra={"path": request.url.path, "id": correlation_id(request)})
     return problem(
-        request, HTTPStatus.INTERNAL_SERVER_ERROR, code="internal-error",
+        request, HTTPStatus.INTERNAL_SERVER_ERROR, code=INTERNAL,
         detail="something went wrong that ulak did not foresee; the log has the correlation id",
     )  # fmt: skip

@@ -83,6 +83,34 @@ def test_a_key_acts_for_its_own_tenant_or_for_all(house: House, who: str) -> Non
     assert asked.status_code == other.status_code
 
 
+def test_a_key_of_one_tenant_need_not_say_which(house: House) -> None:
+    body = without("tenant_id")
+    first = house.post(PATH, body, who="acme-service")
+    assert (first.status_code, first.json()["ok"]) == (200, True), first.text
+    again = house.post(PATH, BODY, who="acme-service")
+    assert (again.content, again.headers["Idempotent-Replayed"]) == (first.content, "true")
+    assert house.subject(tenant="acme")["status"] == "paid"
+    foreign = body | {"subject_ref": {"type": "order", "id": "1", "tenant_id": "other"}}
+    answer = house.post(PATH, foreign, who="acme-service")
+    assert (answer.status_code, answer.json()["code"]) == (422, "tenant_mismatch")
+    question = {"subject_ref": {"type": "order", "id": "1"}, "to": "cancelled"}
+    assert house.post("/v1/contract/can-transition", question, who="acme-service").json()["allowed"]
+    assert house.post("/v1/proof/record", {"kind": "x"}, who="acme-service").status_code == 200
+    assert {proof["tenant_id"] for proof in house.proofs()} == {"acme"}
+    nobodys = house.post(PATH, body | {"idempotency_key": "other"}, who="service")
+    assert (nobodys.status_code, "tenant_id: it is missing" in nobodys.text) == (400, True)
+
+
+@pytest.mark.shows("I-29")
+@pytest.mark.parametrize("path", [PATH, "/v1/proof/record"])
+def test_who_may_not_ask_is_told_that_it_is_no_replay(house: House, path: str) -> None:
+    for who, status in ((None, 401), ("viewer", 403)):
+        answer = house.post(path, BODY, who=who, headers={"Idempotency-Key": "k"})
+        assert answer.status_code == status
+        assert answer.headers["Idempotency-Key"] == "k"
+        assert answer.headers["Idempotent-Replayed"] == "false"
+
+
 def test_two_tenants_in_one_request_are_refused(house: House) -> None:
     ref = {"type": "order", "id": "1", "tenant_id": "other"}
     answer = house.post(PATH, BODY | {"subject_ref": ref})

@@ -190,7 +190,7 @@ def test_of_two_targets_of_two_processes_each_is_judged_after_the_other(
     assert len(house.proofs()) == CROWD
 
 
-@pytest.mark.shows("I-35")
+@pytest.mark.shows("I-29", "I-35")
 def test_a_change_without_what_belongs_to_it_is_no_change(
     house: House, open_house: Callable[..., House]
 ) -> None:
@@ -198,10 +198,12 @@ def test_a_change_without_what_belongs_to_it_is_no_change(
         raise RuntimeError("no room for the event")
 
     clumsy = open_house(on_change=fail)
-    assert clumsy.move("a", from_="pending", to="paid").status_code == 500
+    failed = clumsy.move("a", from_="pending", to="paid")
+    marks = (failed.headers["Idempotency-Key"], failed.headers["Idempotent-Replayed"])
+    assert (failed.status_code, *marks) == (500, "a", "false")
     assert house.subject() is None
     assert house.proofs() == []
-    assert house.sql("SELECT count(*) FROM {schema}.hos_idempotency_keys") == [(0,)]
+    assert house.sql("SELECT count(*) FROM {schema}.idempotency_records") == [(0,)]
     assert house.move("a", from_="pending", to="paid").json()["changed"] is True
 
 

@@ -36,7 +36,7 @@ def test_a_question_is_judged_by_the_table_and_writes_nothing(house: House) -> N
     assert told(house, subject_type="unicorn", from_="a", to="b") == (
         False, "unknown_subject_type",
     )  # fmt: skip
-    assert house.sql("SELECT count(*) FROM {schema}.hos_idempotency_keys") == [(0,)]
+    assert house.sql("SELECT count(*) FROM {schema}.idempotency_records") == [(0,)]
     assert house.post(PATH, {"subject_type": "order", "to": "paid"}).status_code == 400
 
 
@@ -130,6 +130,25 @@ def test_without_its_store_nothing_is_done(
             assert proof.json()["code"] == "idempotency_store_unavailable"
             assert house.get("/v1/proof").status_code == 503
         assert house.proofs() == []
+
+
+@pytest.mark.shows("I-9")
+def test_while_nobody_can_be_looked_up_nothing_is_done_either(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def down(*_: Any) -> None:
+        raise StoreError("the database is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Known, "authenticate", down)
+        for path in ("/v1/contract/transition", "/v1/proof/record"):
+            answer = house.post(path, {}, headers={"Idempotency-Key": "k"})
+            assert (answer.status_code, answer.json()["code"]) == (
+                503, "idempotency_store_unavailable",
+            )  # fmt: skip
+            assert (answer.json()["retryable"], answer.headers["Retry-After"]) == (True, "1")
+            assert answer.headers["Idempotency-Key"] == "k"
+        assert house.get("/v1/proof").json()["code"] == "store-error"
 
 
 def test_the_service_serves_what_it_documents(house: House) -> None:

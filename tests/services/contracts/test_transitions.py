@@ -8,6 +8,7 @@ import pytest
 
 from tests.services.contracts.house import TENANT, House
 from ulak.services.contracts import tables
+from ulak.services.contracts.requests import Transition
 from ulak.services.contracts.tables import Versions, versions_in_force
 
 OPEN_AGAIN = {
@@ -240,6 +241,45 @@ def test_the_status_it_is_believed_to_have_may_stand_in_the_context(house: House
     )  # fmt: skip
     (proof,) = house.proofs()
     assert proof["payload"] == {"version": 1, "ctx": {"from": "Pending", "why": "x"}}
+
+
+@pytest.mark.shows("I-11")
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        ({"from": "pending"}, {"ctx": {"from": "Pending"}}),
+        ({"ctx": {"from": "pending"}}, {"from": "pending"}),
+        ({"from": "pending", "ctx": {"why": "x"}}, {"ctx": {"why": "x", "from": "pending"}}),
+    ],
+    ids=["then-in-the-context", "first-in-the-context", "beside-others"],
+)
+def test_the_status_is_the_same_wherever_it_stands(house: House, first: Any, again: Any) -> None:
+    told = house.move("a", to="paid", **first)
+    assert told.json()["changed"] is True
+    repeated = house.move("a", to="paid", **again)
+    assert (repeated.status_code, repeated.content) == (200, told.content)
+    assert repeated.headers["Idempotent-Replayed"] == "true"
+    other = house.move("a", to="paid", ctx={"from": "pending", "why": "another"})
+    assert other.json()["code"] == "idempotency_key_reused"
+    house.sql("DELETE FROM {schema}.idempotency_records")
+    rebuilt = house.move("a", to="paid", **again)
+    assert (rebuilt.content, rebuilt.headers["Idempotent-Replayed"]) == (told.content, "true")
+
+
+@pytest.mark.shows("I-2", "E-90")
+def test_what_an_earlier_release_answered_is_told_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its fingerprint told `ctx.from` from `from`."""
+    asked = {"to": "paid", "ctx": {"from": "pending"}}
+    with monkeypatch.context() as before:
+        before.setattr(Transition, "request_hash", Transition.former_hash)
+        told = house.move("a", **asked)
+    for _ in range(2):  # by its record, then by its proof
+        again = house.move("a", **asked)
+        assert (again.content, again.headers["Idempotent-Replayed"]) == (told.content, "true")
+        house.sql("DELETE FROM {schema}.idempotency_records")
+    assert len(house.proofs()) == 1
 
 
 @pytest.mark.shows("I-6")

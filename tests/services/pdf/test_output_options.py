@@ -315,7 +315,7 @@ def test_a_password_is_kept_nowhere_in_clear(
         "POST", "/pdf/jobs", "", "key:shop", json.dumps(body).encode(), "application/json"
     )
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as database:
-        rows = database.execute("SELECT request_hash FROM hos_idempotency_keys").fetchall()
+        rows = database.execute("SELECT request_hash FROM idempotency_records").fetchall()
     plain = fingerprint(**requested._asdict())
     assert rows == [(sealing().mask(plain),)]
 

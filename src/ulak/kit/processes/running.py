@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 
 from ulak import wiring
 from ulak.clock import Duration
+from ulak.control.instruments import Instruments
+from ulak.control.process_metrics import Publisher, is_published, make_process_id
+from ulak.control.tallies import Family
 from ulak.core.job import queue_of
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
@@ -105,8 +108,10 @@ def run(
     bound = None if app is None else bind(settings, name)
     logs.start(settings.env, [*logs.secrets_of(settings, *everywhere), *secrets])
     settle_in()
-    with opened(everywhere, migrating=migrating):
+    with opened(everywhere, migrating=migrating), ExitStack() as stack:
         prepare()
+        for engine in dict.fromkeys(each.engine for each in work):
+            stack.enter_context(count_and_publish(engine, process=make_process_id()))
         workers = [
             each.engine.worker(replace(USUAL, queues=frozenset(each.queues), lease=each.lease))
             for each in work
@@ -148,6 +153,40 @@ def opened(engines: Iterable[Engine], *, migrating: bool = False) -> Iterator[No
             open_when_reached(engine, migrating=migrating)
             stack.enter_context(engine)
         yield
+
+
+@contextmanager
+def count_and_publish(
+    engine: Engine, *, process: str, supervisor: str | None = None
+) -> Iterator[None]:
+    """Count what an engine does in this process, and publish it, while the block lasts."""
+    instruments = Instruments(engine)
+    stop = engine.kernel.telemetry.add(instruments)
+    try:
+        with publish_metrics(engine, instruments.read, process=process, supervisor=supervisor):
+            yield
+    finally:
+        stop()
+
+
+@contextmanager
+def publish_metrics(
+    engine: Engine,
+    read: Callable[[], Iterable[Family]],
+    *,
+    process: str,
+    supervisor: str | None = None,
+) -> Iterator[None]:
+    """Publish what a process counts while the block lasts; other processes of its store read it."""
+    if not is_published(engine):
+        yield
+        return
+    made = Publisher(engine, read, process=process, supervisor=supervisor)
+    made.start()
+    try:
+        yield
+    finally:
+        made.stop()
 
 
 async def serve(

@@ -23,8 +23,9 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from ulak.auth import Principal
 from ulak.errors import BadInput
-from ulak.idempotency import HEADER, REPLAYED, read_key
+from ulak.idempotency import HEADER, read_key
 from ulak.kit import read_json
 from ulak.kit.bodies import Body, storable
 from ulak.services.contracts.ledger import STATUS_CHANGE
@@ -57,9 +58,6 @@ class RawBody:
     def key(self, *, required: bool = True) -> str | None:
         """Return the idempotency key, of the header or of the body; the answer names it, also
         when the rest cannot be used. Raises `BadKey` as `read_key` does."""
-        self._marks[REPLAYED] = "false"
-        if len(self._keys) == 1 and self._keys[0].strip():
-            self._marks[HEADER] = self._keys[0]
         key = read_key(self._keys, self._found.members.get(KEY), required=required)
         if key is not None:
             self._marks[HEADER] = key
@@ -164,7 +162,9 @@ class _AboutASubject(Body):
     idempotency_key: JsonValue = Field(
         None, description="Here, or in the header Idempotency-Key.", examples=["order-17"]
     )
-    tenant_id: Id | None = Field(None, description="Whose subject it is.")
+    tenant_id: Id | None = Field(
+        None, description="Whose subject it is; a caller of one tenant need not say."
+    )
     subject_ref: SubjectRef | None = None
     subject_type: Name | None = Field(None, description="Instead of `subject_ref.type`.")
     subject_id: Id | None = Field(None, description="Instead of `subject_ref.id`.")
@@ -217,7 +217,7 @@ class RecordBody(_AboutASubject):
     payload: JsonValue = None
 
 
-def transition_in(sent: RawBody, *, caller: str, is_question: bool = False) -> Transition:
+def transition_in(sent: RawBody, caller: Principal, *, is_question: bool = False) -> Transition:
     """Read the body of a transition, or of the question whether it would be made: that needs no
     key, and no subject. Raises `BadKey`, 400 for what is missing or cannot be used, and
     `TenantMismatch`."""
@@ -225,12 +225,12 @@ def transition_in(sent: RawBody, *, caller: str, is_question: bool = False) -> T
     body = sent.read(TransitionBody)
     id = body.id if is_question else _given("subject_ref.id", body.id)
     return Transition(
-        _tenant(body, required=id is not None),
+        _tenant(body, caller, required=id is not None),
         _given("subject_ref.type", body.type),
         id or "",
         _given("to", body.target),
         key=key or "",
-        caller=caller,
+        caller=caller.name,
         from_=_one("from", body.from_, "ctx.from", None if body.ctx is None else body.ctx.from_),
         expected_version=body.expected_version,
         details=_kept(sent.written("meta", "attrs", "ctx")),
@@ -238,7 +238,7 @@ def transition_in(sent: RawBody, *, caller: str, is_question: bool = False) -> T
     )
 
 
-def recording_in(sent: RawBody, *, caller: str) -> Recording:
+def recording_in(sent: RawBody, caller: Principal) -> Recording:
     """Read the body of a proof that is to be recorded; raises as `transition_in`, and
     `ReservedKind` for a kind that only transitions leave."""
     key = sent.key(required=False)
@@ -249,11 +249,11 @@ def recording_in(sent: RawBody, *, caller: str) -> Recording:
             "record what happened elsewhere under a name of its own"
         )
     return Recording(
-        _tenant(body, required=True),
+        _tenant(body, caller, required=True),
         body.kind,
         _kept(sent.written("payload")).get("payload", "null"),
         key=key,
-        caller=caller,
+        caller=caller.name,
         type=body.type,
         id=body.id,
         from_=body.from_,
@@ -266,8 +266,8 @@ def _unchanged(body: _AboutASubject) -> dict[str, Any]:
     return body.model_dump(include={"actor_id", "source", "request_id", "contract_version"})
 
 
-def _tenant(body: _AboutASubject, *, required: bool) -> str:
-    tenant = body.tenant_id
+def _tenant(body: _AboutASubject, caller: Principal, *, required: bool) -> str:
+    tenant = caller.tenant if body.tenant_id is None else body.tenant_id
     of_subject = None if body.subject_ref is None else body.subject_ref.tenant_id
     if required:
         tenant = _given("tenant_id", tenant)

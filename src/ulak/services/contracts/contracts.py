@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -88,7 +88,13 @@ class Contracts:
             actor=asked.actor_id or asked.caller,
         )  # fmt: skip
         with self._failing_closed():
-            answered = self._guard.execute(who, operation)
+            try:
+                answered = self._guard.execute(who, operation)
+            except IdempotencyConflict:
+                if asked.former_hash == asked.request_hash:
+                    raise
+                former = replace(who, request_hash=asked.former_hash)
+                answered = self._guard.execute(former, operation)
         return Answered(answered.answer, is_replay=answered.is_replay or is_rebuilt)
 
     def can_transition(self, asked: Transition) -> tuple[Verdict, str]:
@@ -152,7 +158,7 @@ class Contracts:
         proof = ledger.find_proof(asked.tenant_id, STATUS_CHANGE, asked.key)
         if proof is None:
             return Answered(self._decide(asked, subject, ledger, connection), is_replay=False)
-        if proof.request_hash != asked.request_hash:
+        if proof.request_hash not in (asked.request_hash, asked.former_hash):
             raise _conflict(proof)
         return Answered(_changed(proof), is_replay=True)
 

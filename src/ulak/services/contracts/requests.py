@@ -8,6 +8,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Final
 
+import msgspec
+
 from ulak.idempotency import fingerprint
 from ulak.services.contracts.ledger import STATUS_CHANGE, Proof
 from ulak.services.contracts.tables import Version
@@ -46,9 +48,18 @@ class Transition:
 
     @cached_property
     def request_hash(self) -> str:
-        """The fingerprint of the request; another request id is the same request."""
+        """The fingerprint of the request; another request id is the same request, and so is one
+        that says `from` in `ctx`."""
+        return self._hash(_without_from(self.details))
+
+    @cached_property
+    def former_hash(self) -> str:
+        """The fingerprint that 0.1.0 gave the request: its records and proofs have it."""
+        return self._hash(self.details)
+
+    def _hash(self, details: Mapping[str, str]) -> str:
         return _hash(
-            "/v1/contract/transition", self.actor_id or self.caller, self.details,
+            "/v1/contract/transition", self.actor_id or self.caller, details,
             tenant_id=self.tenant_id, type=self.type, id=self.id, to=self.to, source=self.source,
             expected_version=self.expected_version, contract_version=self.contract_version,
             **{"from": self.from_},
@@ -99,6 +110,20 @@ class Recording:
 def join_object(members: Mapping[str, str]) -> str:
     """Write an object whose members are JSON already."""
     return "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in members.items()) + "}"
+
+
+def _without_from(details: Mapping[str, str]) -> Mapping[str, str]:
+    """Return details in which `ctx` does not say `from`, and is left out if it says nothing else;
+    numbers stay as they were written."""
+    try:
+        context = msgspec.json.decode(details.get("ctx", "{}"), type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        return details  # from Python: it may be anything
+    if context.pop("from", None) is None:
+        return details
+    others = {name: text for name, text in details.items() if name != "ctx"}
+    rest = {name: bytes(text).decode() for name, text in context.items()}
+    return {**others, "ctx": join_object(rest)} if rest else others
 
 
 def _hash(path: str, actor: str, details: Mapping[str, str], **facts: str | int | None) -> str:

@@ -20,7 +20,7 @@ from ulak.services.contracts.bodies import Sent
 from ulak.services.contracts.ledger import document_of
 from ulak.services.contracts.outbox.modes import Decider
 from ulak.services.contracts.tables import LONGEST_NAME, written
-from ulak.web import PUBLIC, Caller, Routes, RouteTable
+from ulak.web import PUBLIC, Caller, KeyedRoute, Routes, RouteTable
 from ulak.web.routes.health import StoreProbe
 from ulak.web.schemas import Moment, answer, problems
 
@@ -176,7 +176,7 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
     # threads.
     @routes(
         "POST", "/v1/contract/transition", CONTRACT_TRANSITION, "jobs",
-        response_model=Transitioned,
+        response_model=Transitioned, route_class_override=KeyedRoute,
         responses={422: {"model": RefusedTransition}, **problems(409)},
         openapi_extra=describe_body(bodies.TransitionBody, bodies.A_TRANSITION),
     )  # fmt: skip
@@ -186,7 +186,7 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
         A refusal is `ok: false` with its `reason`: 422, 409 where the caller's status or version
         is stale, and 404 for a subject that nobody has heard of, which may be tried again.
         """
-        asked = bodies.transition_in(sent, caller=principal.name)
+        asked = bodies.transition_in(sent, principal)
         _must_be_of(principal, asked.tenant_id)
         answered = contracts.transition(asked)
         done, headers = answered.answer, _key_headers(asked.key, is_replay=answered.is_replay)
@@ -199,7 +199,7 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
     def can_transition(sent: Sent, principal: Caller) -> Response:
         """Tell whether a transition would be made. Writes nothing and needs no key. Without a
         subject's id it is judged as if the subject stood in `from`."""
-        asked = bodies.transition_in(sent, caller=principal.name, is_question=True)
+        asked = bodies.transition_in(sent, principal, is_question=True)
         if asked.id:
             _must_be_of(principal, asked.tenant_id)
         elif asked.from_ is None:
@@ -239,12 +239,13 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
 
     @routes(
         "POST", "/v1/proof/record", CONTRACT_TRANSITION, "jobs", response_model=RecordedProof,
+        route_class_override=KeyedRoute,
         openapi_extra=describe_body(bodies.RecordBody, bodies.A_PROOF),
     )  # fmt: skip
     def record_proof(sent: Sent, principal: Caller) -> Response:
         """Record a proof of something that happened elsewhere, once per key; without a key, once
         per content."""
-        asked = bodies.recording_in(sent, caller=principal.name)
+        asked = bodies.recording_in(sent, principal)
         _must_be_of(principal, asked.tenant_id)
         done = contracts.record(asked)
         headers = _key_headers(done.key, is_replay=done.is_replay)

@@ -17,7 +17,7 @@ log = logging.getLogger("ulak.postgres")
 # The oldest PostgreSQL whose partitions, statistics and statements are those we use.
 OLDEST_SERVER = 14
 # The schema that this release reads and writes; the number of the last file of `schema/`.
-NEWEST = 9
+NEWEST = 10
 # The first schema that stores which is the oldest that may run on it.
 NAMES_OLDEST = 5
 
@@ -33,6 +33,13 @@ ALONE = f"SELECT pg_advisory_xact_lock({int.from_bytes(b'ulak', 'big')})"
 HAS_VERSION = "SELECT to_regclass('ulak.schema_version') IS NOT NULL"
 VERSION = "SELECT version FROM ulak.schema_version"
 OLDEST = "SELECT oldest FROM ulak.schema_version"
+SHOWS_IDEMPOTENCY_KEYS = """
+    SELECT EXISTS (
+        SELECT FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid
+        WHERE t.tgname = 'hos_idempotency_keys_deleted'
+            AND c.relnamespace = to_regnamespace('public')
+    )
+"""
 PREPARE = """
     CREATE SCHEMA IF NOT EXISTS ulak;
     CREATE TABLE IF NOT EXISTS ulak.schema_version (version integer NOT NULL);
@@ -52,6 +59,11 @@ def oldest_of(db: Session) -> int:
     version = version_of(db)
     found = db.row(OLDEST) if version >= NAMES_OLDEST else None
     return version if found is None else int(found[0])
+
+
+def shows_idempotency_keys(db: Session) -> bool:
+    """Tell whether the view of idempotency keys is in the schema `public`."""
+    return db.row(SHOWS_IDEMPOTENCY_KEYS) == (True,)
 
 
 def create_or_check(db: Session) -> None:

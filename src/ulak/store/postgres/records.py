@@ -49,7 +49,7 @@ _GIVEN = ", ".join(_MADE.get(name) or _place(name) for name in RecordRow._fields
 # What is claimed though it has not expired is taken over: it keeps what was reached.
 _TAKEN_OVER = "r.expires_at > excluded.updated_at"
 CLAIM = f"""
-    INSERT INTO ulak.hos_idempotency_keys AS r ({COLUMNS}) SELECT {_GIVEN} FROM {_MOMENT}
+    INSERT INTO ulak.idempotency_records AS r ({COLUMNS}) SELECT {_GIVEN} FROM {_MOMENT}
     ON CONFLICT (tenant_id, scope, key) DO UPDATE SET
         status = excluded.status, request_hash = excluded.request_hash,
         actor_id = excluded.actor_id, owner_token = excluded.owner_token,
@@ -68,16 +68,16 @@ CLAIM = f"""
 """
 # A record that the statement above met and left alone is locked by it until the transaction ends:
 # no clean-up removes it in between.
-FIND = f"SELECT {COLUMNS}, {_NOW} FROM ulak.hos_idempotency_keys WHERE {_HERE}"
+FIND = f"SELECT {COLUMNS}, {_NOW} FROM ulak.idempotency_records WHERE {_HERE}"
 FIND_LIVING = f"""
     SELECT wanted.n, {", ".join(f"r.{name}" for name in RecordRow._fields)}
     FROM {_MOMENT}, unnest(%(tenants)s::text[], %(scopes)s::text[], %(keys)s::text[])
         WITH ORDINALITY AS wanted (tenant_id, scope, key, n)
-    JOIN ulak.hos_idempotency_keys AS r USING (tenant_id, scope, key)
+    JOIN ulak.idempotency_records AS r USING (tenant_id, scope, key)
     WHERE NOT {_ABSENT.format(now="moment.now")}
 """
 RENEW = f"""
-    UPDATE ulak.hos_idempotency_keys AS r
+    UPDATE ulak.idempotency_records AS r
     SET lease_until = moment.now + wanted.lease_us, updated_at = moment.now
     FROM {_MOMENT}, unnest(
         %(tenants)s::text[], %(scopes)s::text[], %(keys)s::text[], %(tokens)s::text[],
@@ -88,7 +88,7 @@ RENEW = f"""
     RETURNING wanted.n
 """
 MARK = f"""
-    UPDATE ulak.hos_idempotency_keys SET recovery_point = {_place("recovery_point")},
+    UPDATE ulak.idempotency_records SET recovery_point = {_place("recovery_point")},
         recovery_data = {_place("recovery_data")}, lease_until = {_NOW} + %(lease_us)s::bigint,
         updated_at = {_NOW}
     WHERE {_OWNED}
@@ -99,19 +99,19 @@ _ANSWERED = ", ".join(
     if name == "status" or name.startswith("response_")
 )
 FINISH = f"""
-    UPDATE ulak.hos_idempotency_keys SET {_ANSWERED}, lease_until = NULL, updated_at = {_NOW},
+    UPDATE ulak.idempotency_records SET {_ANSWERED}, lease_until = NULL, updated_at = {_NOW},
         expires_at = {_NOW} + %(ttl_us)s::bigint
     WHERE {_OWNED}
     RETURNING 1
 """
-REMOVE = f"DELETE FROM ulak.hos_idempotency_keys WHERE {_OWNED} AND recovery_point IS NULL"
+REMOVE = f"DELETE FROM ulak.idempotency_records WHERE {_OWNED} AND recovery_point IS NULL"
 FORGET = f"""
-    DELETE FROM ulak.hos_idempotency_keys AS r
+    DELETE FROM ulak.idempotency_records AS r
     WHERE {_HERE} AND NOT {_ABSENT.format(now=_NOW)} RETURNING {COLUMNS}
 """
 CLEAN = f"""
-    DELETE FROM ulak.hos_idempotency_keys WHERE id = ANY (ARRAY(
-        SELECT r.id FROM ulak.hos_idempotency_keys AS r, {_MOMENT}
+    DELETE FROM ulak.idempotency_records WHERE id = ANY (ARRAY(
+        SELECT r.id FROM ulak.idempotency_records AS r, {_MOMENT}
         WHERE {_ABSENT.format(now="moment.now")}
         ORDER BY r.expires_at LIMIT %(limit)s::bigint FOR UPDATE OF r SKIP LOCKED
     ))

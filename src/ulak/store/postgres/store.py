@@ -206,6 +206,7 @@ class PostgresStore(SqlStore):
             "ring": None if listener is None else listener.wait_for_test(),
             "rings_heard": 0 if listener is None else listener.heard,
             "months": sorted(self._read(months.existing)),
+            "idempotency_view": self._read(migrations.shows_idempotency_keys),
             "schema": self._read(migrations.version_of),
             "newest_schema": self.newest_schema,
             "oldest_schema": self._read(migrations.oldest_of),
@@ -317,9 +318,12 @@ class PostgresStore(SqlStore):
     def begin_stage(self) -> StageTransaction:
         return PostgresStage(self._db.lent, self.clock, self._db.tell)
 
-    def begin(self, *, patience_ms: int | None = None, purpose: bytes = b"") -> PostgresTransaction:
+    def begin(
+        self, *, patience_ms: int | None = None, purpose: bytes = b"", quiet: bool = False
+    ) -> PostgresTransaction:
         # Only who wants the same key waits for it, so there is nobody to tell the purpose to.
-        return PostgresTransaction(self._db.lent, self.clock, self._db.tell, patience_ms)
+        tell = _tell_nobody if quiet else self._db.tell
+        return PostgresTransaction(self._db.lent, self.clock, tell, patience_ms)
 
     def reading(self) -> AbstractContextManager[psycopg.Connection[Row]]:
         return self._db.lent.reading()
@@ -452,6 +456,10 @@ class _InsideStore(PostgresStore):
 
     def post_messages(self, messages: Sequence[Message]) -> None:
         self.run("post", lambda t: outbox.post_unranked(t, messages))
+
+
+def _tell_nobody(_: Transaction) -> None:
+    """Ring for nobody."""
 
 
 def _place(db: Session) -> str:

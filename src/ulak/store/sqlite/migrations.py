@@ -8,11 +8,14 @@ from importlib.resources import files
 from ulak.errors import StoreError
 from ulak.store.schemas import find_oldest, too_old
 
-NEWEST = 10
+NEWEST = 11
 """The schema that this release reads and writes; the number of the last file of `schema/`."""
 
 NAMES_OLDEST = 6
 """The first schema that stores which is the oldest that may run on it."""
+
+RENAMES_RECORDS = 11
+"""The schema that takes from releases before it the table of idempotency records."""
 
 
 def version_of(db: sqlite3.Connection) -> int:
@@ -48,6 +51,8 @@ def upgrade(db: sqlite3.Connection, name: str = "the database") -> tuple[int, in
     """Bring the schema to this release, whole or not at all; a newer one stays or is refused."""
     before = version_of(db)
     _must_be_known(db, name)
+    if 0 < before < RENAMES_RECORDS:
+        _must_be_alone(db, name)
     db.execute("BEGIN IMMEDIATE")
     for version in range(before + 1, NEWEST + 1):
         for statement in statements(version):
@@ -62,6 +67,21 @@ def upgrade(db: sqlite3.Connection, name: str = "the database") -> tuple[int, in
 def _must_be_known(db: sqlite3.Connection, name: str) -> None:
     if (oldest := oldest_of(db)) > NEWEST:
         raise StoreError(too_old(f"{name} is", version_of(db), oldest=oldest, newest=NEWEST))
+
+
+def _must_be_alone(db: sqlite3.Connection, name: str) -> None:
+    """Refuse while the file is open elsewhere: only then may a connection leave the WAL."""
+    try:
+        db.execute("PRAGMA journal_mode = DELETE").fetchone()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+            raise
+        raise StoreError(
+            f"{name} is open in another process, and a release before this one cannot keep "
+            "idempotency keys after this migration: stop every process that uses the file, and "
+            "run `ulak migrate` again"
+        ) from error
+    db.execute("PRAGMA journal_mode = WAL").fetchone()
 
 
 def script(version: int) -> str:

@@ -29,7 +29,7 @@ _ABSENT = f"(expires_at <= {{now}} AND NOT {_LEASED})"
 # What is claimed though it has not expired is taken over: it keeps what was reached.
 _TAKEN_OVER = "expires_at > excluded.updated_at"
 CLAIM = f"""
-    INSERT INTO hos_idempotency_keys ({COLUMNS}) VALUES ({_BOUND})
+    INSERT INTO idempotency_records ({COLUMNS}) VALUES ({_BOUND})
     ON CONFLICT (tenant_id, scope, key) DO UPDATE SET
         status = excluded.status, request_hash = excluded.request_hash,
         actor_id = excluded.actor_id, owner_token = excluded.owner_token,
@@ -45,28 +45,28 @@ CLAIM = f"""
       AND (expires_at <= excluded.updated_at
            OR (status = 'processing' AND request_hash = excluded.request_hash))
 """
-FIND = f"SELECT {COLUMNS} FROM hos_idempotency_keys WHERE {_HERE}"
+FIND = f"SELECT {COLUMNS} FROM idempotency_records WHERE {_HERE}"
 FIND_LIVING = f"{FIND} AND NOT {_ABSENT.format(now=':now')}"
 RENEW = f"""
-    UPDATE hos_idempotency_keys SET lease_until = :until, updated_at = :now WHERE {_OWNED}
+    UPDATE idempotency_records SET lease_until = :until, updated_at = :now WHERE {_OWNED}
 """
 MARK = f"""
-    UPDATE hos_idempotency_keys SET recovery_point = :recovery_point,
+    UPDATE idempotency_records SET recovery_point = :recovery_point,
         recovery_data = :recovery_data, lease_until = :until, updated_at = :now
     WHERE {_OWNED}
 """
 FINISH = f"""
-    UPDATE hos_idempotency_keys SET status = :status, response_status = :response_status,
+    UPDATE idempotency_records SET status = :status, response_status = :response_status,
         response_headers = :response_headers, response_json = :response_json,
         response_bytes = :response_bytes, response_digest = :response_digest,
         lease_until = NULL, updated_at = :now, expires_at = :until
     WHERE {_OWNED}
 """
-REMOVE = f"DELETE FROM hos_idempotency_keys WHERE {_OWNED} AND recovery_point IS NULL"
-FORGET = f"DELETE FROM hos_idempotency_keys WHERE {_HERE}"
+REMOVE = f"DELETE FROM idempotency_records WHERE {_OWNED} AND recovery_point IS NULL"
+FORGET = f"DELETE FROM idempotency_records WHERE {_HERE}"
 CLEAN = f"""
-    DELETE FROM hos_idempotency_keys WHERE id IN (
-        SELECT id FROM hos_idempotency_keys WHERE {_ABSENT.format(now=":now")}
+    DELETE FROM idempotency_records WHERE id IN (
+        SELECT id FROM idempotency_records WHERE {_ABSENT.format(now=":now")}
         ORDER BY expires_at LIMIT :limit
     )
 """

@@ -353,10 +353,13 @@ class SqliteStore(SqlStore):
     forget_record = written("record", own(records.forget))
     clean_records = written("record", own(records.clean))
 
-    def begin(self, *, patience_ms: int | None = None, purpose: bytes = b"") -> SqliteTransaction:
+    def begin(
+        self, *, patience_ms: int | None = None, purpose: bytes = b"", quiet: bool = False
+    ) -> SqliteTransaction:
         writer = self._writer
         patience = PATIENCE_MS if patience_ms is None else patience_ms
-        return self._lent.begin(writer, self._ring, patience, purpose)
+        tell = _tell_nobody if quiet else self._ring
+        return self._lent.begin(writer, tell, patience, purpose)
 
     def reading(self) -> AbstractContextManager[sqlite3.Connection]:
         return self._readers.lend()
@@ -450,6 +453,10 @@ class _InsideStore(SqliteStore):
 
     def commit(self, changes: Sequence[Change]) -> list[Receipt]:
         return self._run("commit", lambda t: commits.commit_each(t, changes))
+
+
+def _tell_nobody() -> None:
+    """Ring for nobody."""
 
 
 def has_wal_reset_bug(version: tuple[int, ...]) -> bool:

@@ -7,7 +7,7 @@
 `docs/idempotency.md` tells the rest.
 """
 
-from ulak.web.idempotency.routes import IdempotentRoute, check, idempotent_route
+from ulak.web.idempotency.routes import IdempotentRoute, KeyedRoute, check, idempotent_route
 from ulak.web.idempotency.visit import (
     EXECUTION,
     IdempotencyMiddleware,
@@ -20,6 +20,7 @@ __all__ = [
     "EXECUTION",
     "IdempotencyMiddleware",
     "IdempotentRoute",
+    "KeyedRoute",
     "Policy",
     "Protection",
     "Requested",

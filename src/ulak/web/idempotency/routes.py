@@ -29,8 +29,9 @@ from starlette.types import Scope as Connection
 
 from ulak.clock import Duration
 from ulak.errors import IdempotencyError, UlakError
-from ulak.idempotency import Answer, Execution, Guard, Scope
+from ulak.idempotency import HEADER, REPLAYED, Answer, Execution, Guard, Scope
 from ulak.idempotency.aio import AsyncGuard
+from ulak.web import problems
 from ulak.web.access import each_route
 from ulak.web.idempotency.visit import Fingerprint, Policy, Protection, Visit
 
@@ -151,7 +152,7 @@ class IdempotentRoute(APIRoute):
             return
         visit = Visit(self._protecting.guard, self._protecting.rule, scope, receive, send)
         visit.identify = self._protecting.identify
-        await visit.guard.carry_out(self._serve(visit))
+        await visit.guard.carry_out(visit.see_through(self._serve(visit)))
 
     async def _serve(self, visit: Visit) -> None:
         _visit.set(visit)
@@ -160,8 +161,21 @@ class IdempotentRoute(APIRoute):
         except IdempotencyError as error:
             # An application that is not ours has no words for it.
             await visit.refuse(error)
-        finally:
-            await visit.abandon()
+
+
+class KeyedRoute(APIRoute):
+    """A route whose handler keeps keys by a guard of its own. Every answer but the handler's says
+    that it is no replay, also one to a caller that is refused; while its caller cannot be looked
+    up, the answer is that of a store that cannot be asked."""
+
+    async def handle(self, scope: Connection, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        marks = scope[problems.EXTRA] = {REPLAYED: "false"}
+        keys = Request(scope).headers.getlist(HEADER)
+        if len(keys) == 1 and keys[0].strip():
+            marks[HEADER] = keys[0]
+        scope[problems.UNCLAIMED] = True
+        await super().handle(scope, receive, send)
 
 
 def check(app: FastAPI) -> None:

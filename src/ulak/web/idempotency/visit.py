@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Literal, NamedTuple
 
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -148,7 +149,8 @@ class Visit:
         lines = _key_lines(connection)
         self._echo = lines[0].encode("latin-1") if len(lines) == 1 and lines[0].strip() else None
         self._receive = receive
-        self._send = send
+        self._client = send
+        self._has_answered = False
         self._execution: Execution | None = None
         self._read: list[bytes] = []
         self._size = 0
@@ -157,12 +159,14 @@ class Visit:
         self._ended = asyncio.Event()
         connection[EXECUTION] = None
         connection[problems.EXTRA] = self._marks()
+        connection[problems.UNCLAIMED] = self._echo is not None or rule.policy == "required"
         # What bypasses `send` would bypass the record.
         connection["extensions"] = {}
 
     def begin(self, execution: Execution) -> None:
         """From now on the handler executes."""
         self._execution = self.connection[EXECUTION] = execution
+        self.connection[problems.UNCLAIMED] = False
         if self._echo is None:  # it was in the body
             self._echo = execution.row.key.encode()
             self.connection[problems.EXTRA] = self._marks()
@@ -174,6 +178,42 @@ class Visit:
         execution, self._execution = self._execution, None
         self._ended.set()
         await self.guard.abandon(execution)
+
+    async def see_through(self, serving: Awaitable[None]) -> None:
+        """Wait until the request is served; what its handler did before it failed is taken back."""
+        try:
+            await serving
+        except Exception as error:
+            await self.abandon()
+            await self._fail(error)
+            raise
+        finally:
+            await self.abandon()
+
+    async def _fail(self, error: Exception) -> None:
+        """Answer what nobody foresaw as the application would, and with what every answer of a
+        protected route has: its own answer is written outside of here, and would lack that."""
+        app = self.connection.get("app")
+        handlers = getattr(app, "exception_handlers", {})
+        handler = handlers.get(500) or handlers.get(Exception)
+        # Ours has it, and of an application that is debugged the developer wants the stack.
+        if self._has_answered or handler is problems.unforeseen or getattr(app, "debug", False):
+            return
+        request = Request(self.connection)
+        if handler is None:
+            response: Response = problems.problem(
+                request, 500, code=problems.INTERNAL,
+                detail="something went wrong that nobody foresaw; nothing is stored of it",
+            )  # fmt: skip
+        elif inspect.iscoroutinefunction(handler):
+            response = await handler(request, error)
+        else:
+            response = await run_in_threadpool(handler, request, error)
+        await self.answer(response)
+
+    async def _send(self, message: Message) -> None:
+        self._has_answered = self._has_answered or message["type"] == "http.response.start"
+        await self._client(message)
 
     async def receive(self) -> Message:
         """Hand on what the client sends; of its going away a handler that executes hears last."""
@@ -280,7 +320,7 @@ class IdempotencyMiddleware:
             await self._app(scope, receive, send)
             return
         visit = Visit(self._guard, rule, scope, receive, send)
-        await self._guard.carry_out(self._serve(visit))
+        await self._guard.carry_out(visit.see_through(self._serve(visit)))
 
     def _rule_of(self, scope: Connection) -> Protection | None:
         root = scope.get("root_path", "").rstrip("/")
@@ -317,11 +357,8 @@ class IdempotencyMiddleware:
             await self._app(connection, receive, visit.send)
             return
         visit.begin(begun)
-        try:
-            with begun.as_current():
-                await self._app(connection, receive, visit.send)
-        finally:
-            await visit.abandon()
+        with begun.as_current():
+            await self._app(connection, receive, visit.send)
 
 
 def _key_lines(connection: Connection) -> list[str]:

@@ -188,20 +188,20 @@ def test_expired_records_are_looked_for_once_whatever_the_planner_knows(url: str
     with engine_on(url) as engine, psycopg.connect(url, autocommit=True) as db:
         engine.open()
         db.execute(
-            "INSERT INTO ulak.hos_idempotency_keys (tenant_id, scope, key, status, request_hash, "
+            "INSERT INTO ulak.idempotency_records (tenant_id, scope, key, status, request_hash, "
             "actor_id, attempt, created_at, updated_at, expires_at) "
             "SELECT '', 's', 'k' || n, 'completed', 'h', '', 1, 1, 1, 1 "
             "FROM generate_series(1, 500) AS n"
         )
         db.execute(
             "UPDATE pg_class SET reltuples = 1, relpages = 10000 "
-            "WHERE oid = 'ulak.hos_idempotency_keys'::regclass"
+            "WHERE oid = 'ulak.idempotency_records'::regclass"
         )
         facts = {"now": 2, "by_server": False, "limit": 10}
         ((plan,),) = db.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {CLEAN}", facts)
         looks = [p for p in parts(plan[0]["Plan"]) if p["Node Type"] == "LockRows"]
         assert [look["Actual Loops"] for look in looks] == [1]
-        left = db.execute("SELECT count(*) FROM ulak.hos_idempotency_keys").fetchone()
+        left = db.execute("SELECT count(*) FROM ulak.idempotency_records").fetchone()
     assert left == (490,)
 
 
