@@ -66,6 +66,7 @@ ifdef HOURS
 else
 	$(BIN)/python -m bench.soak --store $(or $(STORE),sqlite) $(ARGS)
 	$(BIN)/python -m bench.soak.faults --store $(or $(STORE),sqlite) --seed $(or $(SEED),1)
+	$(BIN)/python -m bench.soak.browsers --seed $(or $(SEED),1)
 	$(BIN)/python -m pytest -n auto --dist worksteal --whole -m "sampled or sized"
 	$(BIN)/python -m tests.tools.mutate --seed $(or $(SEED),1) --count 60
 	bash scripts/rehearse.sh

@@ -40,7 +40,11 @@ class Condition:
     notes: Sequence[str] = ()
     """What is missing or weaker here, and how to mend it, a sentence or two each."""
     missing: Sequence[str] = ()
-    """What keeps it from working here, what that costs and how to mend it: `ulak up` says it."""
+    """What keeps it from working here, what that costs and how to mend it: `ulak up` says it, and
+    `ulak doctor` exits 1."""
+    try_out: Callable[[], Sequence[str]] | None = None
+    """Finds what keeps it from working here and only a try shows, as `missing` has it; called by
+    `ulak doctor` alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.cli.test_up import PATIENCE_S, address, greeting, running, until
+from ulak.services.pdf import ground
 from ulak.services.pdf.templates import SHIPPED
 
 SAMPLE = SHIPPED / "invoice" / "sample.json"
@@ -38,7 +39,7 @@ def test_it_starts_is_ready_and_says_what_the_missing_browser_costs(shop, withou
         said = greeting(process)
         missing = re.search(r"^  missing   (.+)$", said, re.M)[1]
         assert missing == (
-            "no browser can be executed here: jobs that need it fail with UNSUPPORTED_PLATFORM; "
+            "no browser can be executed here: a worker on this machine takes no PDF job; "
             "install a browser, as `apt-get install chromium-headless-shell`"
         )
         base = address(said)
@@ -49,11 +50,29 @@ def test_it_starts_is_ready_and_says_what_the_missing_browser_costs(shop, withou
             job = shop.submit("greet", "ada")
             until(lambda: client.get(f"/jobs/{job}").json()["state"] == "done")
             wanted = {"template_name": "invoice", "variables": json.loads(SAMPLE.read_text())}
-            pdf = client.post("/pdf/jobs", json=wanted).json()["job_id"]
-            until(lambda: client.get(f"/pdf/jobs/{pdf}").json()["status"] == "failed")
-            assert "UNSUPPORTED_PLATFORM" in client.get(f"/pdf/jobs/{pdf}").text
-            assert "UNSUPPORTED_PLATFORM" in client.get("/pdf/ready").json()["detail"]
+            refused = client.post("/pdf/jobs", json=wanted)
+            assert (refused.status_code, refused.json()["error_code"]) == (
+                503, "PDF_RENDER_UNAVAILABLE",
+            )  # fmt: skip
+            until(lambda: "UNSUPPORTED_PLATFORM" in client.get("/pdf/ready").json()["detail"])
             assert client.get("/health/ready").status_code == 200
         process.terminate()
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
+
+
+@pytest.mark.shows("P-32")
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_doctor_says_so_and_exits_with_1(shop, monkeypatch, options):
+    monkeypatch.setenv("ULAK_SERVICE", "pdf")
+    monkeypatch.setattr(ground, "find_browser", lambda *_, **__: None)
+    told = shop.ulak("doctor", *options)
+    assert told.code == 1
+    assert "no browser can be executed here: a worker on this machine takes no PDF job" in told.out
+    assert not options or "no browser" in json.loads(told.out)["missing"][0]
+
+
+def test_doctor_exits_with_0_where_a_browser_starts(shop, monkeypatch):
+    monkeypatch.setenv("ULAK_SERVICE", "pdf")
+    told = shop.ulak("doctor")
+    assert (told.code, told.err) == (0, "")

@@ -312,6 +312,76 @@ def test_a_worker_takes_no_more_jobs_than_its_resource_has_places(jobs_url: str)
     assert most == 2
 
 
+@pytest.mark.shows("E-14", "P-32")
+def test_a_worker_whose_resource_is_unready_takes_no_job_of_its_queue_and_is_not_listed(
+    jobs_url: str,
+) -> None:
+    press: Flow[int] = Flow("press", Lifecycle("new", {"new": ["done"]}), queue="press")
+    fold: Flow[int] = Flow("fold", Lifecycle("new", {"new": ["done"]}), queue="fold")
+    why: list[str] = ["no ink"]
+
+    @press.stage("new")
+    async def print_it(run: Run[int]) -> None:
+        assert isinstance(run.resource(Press), Press)
+
+    @fold.stage("new")
+    async def fold_it(run: Run[int]) -> None: ...
+
+    with engine_on(store_of(jobs_url), press, fold) as engine:
+
+        @engine.resource(Press, queue="press", unready=lambda _: why[0] if why else None)
+        @asynccontextmanager
+        async def open_press() -> AsyncIterator[Press]:
+            yield Press()
+
+        def served() -> set[str]:
+            lanes = [lane for w in engine.store.workers() for lane in w.lanes.split()]
+            return {lane.split("/")[0] for lane in lanes}
+
+        printed, folded = engine.submit(press, 1), engine.submit(fold, 1)
+        with engine.working(settings()):
+            eventually(lambda: engine.get(folded.id).is_final)
+            assert engine.get(printed.id).leased_by is None
+            assert served() == {"fold"}
+            (worker,) = engine.store.workers()
+            assert "no job of press: no ink" in worker.about
+            assert engine.inspect.why(printed.id).code == "queue-not-served"
+            before = worker.id
+            why.clear()
+            eventually(lambda: engine.get(printed.id).is_final)
+            eventually(lambda: served() == {"fold", "press"})
+            why.append("no paper")
+            eventually(lambda: served() == {"fold"})
+            (worker,) = engine.store.workers()
+            assert worker.id == before, "its lease goes on"
+
+
+@pytest.mark.shows("P-32")
+def test_whoever_is_told_which_job_to_run_is_not_kept_from_it_by_an_unready_resource(
+    jobs_url: str,
+) -> None:
+    flow: Flow[int] = Flow("press", Lifecycle("new", {"new": ["done"]}), queue="press")
+
+    @flow.stage("new")
+    async def print_it(run: Run[int]) -> None:
+        assert isinstance(run.resource(Press), Press)
+
+    with engine_on(store_of(jobs_url), flow) as engine:
+
+        @engine.resource(Press, queue="press", unready=lambda _: "no ink")
+        @asynccontextmanager
+        async def open_press() -> AsyncIterator[Press]:
+            yield Press()
+
+        job = engine.submit(flow, 1)
+        assert engine.worker(settings()).work_on(job.id).is_final
+
+
+def test_unready_without_a_queue_is_refused() -> None:
+    with pytest.raises(ulak.BadInput, match="unready= without a queue"):
+        ulak.connect("memory://").resource(Press, unready=lambda _: None)
+
+
 @pytest.mark.parametrize(("queue", "places"), [(None, 2), ("press", 0)])
 def test_places_without_a_queue_or_without_number_are_refused(
     queue: str | None, places: int

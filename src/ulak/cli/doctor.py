@@ -23,7 +23,7 @@ from ulak.errors import FlowError
 from ulak.idempotency.settings import IdempotencySettings, names, variable
 from ulak.kit.commands.output import JsonOption, print_facts, print_json, print_table, when
 from ulak.kit.commands.target import AppOption, in_force, load
-from ulak.service import get_service
+from ulak.service import Condition, get_service
 from ulak.settings import Settings
 from ulak.store.protocol import CountRow, JobFilter, WorkerRow
 
@@ -71,7 +71,8 @@ def doctor(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what is in force and where it came from, and which jobs nobody can serve."""
+    """Say what is in force and where it came from, and which jobs nobody can serve; exit 1 when a
+    service cannot work here."""
     found = in_force(app)
     engine = load(found)
     # The store itself, not the engine: an engine refuses to open what this command must show.
@@ -97,6 +98,8 @@ def doctor(
         print_json({**facts, "troubles": [asdict(trouble) for trouble in troubles]})
     else:
         _print(facts, troubles)
+    if facts["missing"]:
+        raise typer.Exit(1)
 
 
 def _facts(
@@ -118,6 +121,7 @@ def _facts(
         },
         "store": {**asdict(store.features), **about},
         "notes": _notes(about) + [note for condition in conditions for note in condition.notes],
+        "missing": [sentence for condition in conditions for sentence in _missing(condition)],
         "flows": [{"flow": f.name, "version": f.version} for f in engine.inspect.flows],
         "schedules": [
             {"schedule": row.name, "paused": row.paused_at is not None} for row in store.schedules()
@@ -137,6 +141,12 @@ def _facts(
             "ended": sum(c.jobs for c in counts if c.role in FINAL),
         },
     }
+
+
+def _missing(condition: Condition) -> list[str]:
+    """Return what keeps a service from working here; it is tried where nothing is known to."""
+    tried = [] if condition.missing or condition.try_out is None else condition.try_out()
+    return [*condition.missing, *tried]
 
 
 def _of_idempotency() -> dict[str, tuple[Any, str]]:
@@ -262,6 +272,7 @@ def _print(facts: Mapping[str, Any], troubles: list[Trouble]) -> None:
         ]
     )
     print_facts([("note", sentence) for sentence in facts["notes"]])
+    print_facts([("missing", sentence) for sentence in facts["missing"]])
     print()
     print_facts(
         [

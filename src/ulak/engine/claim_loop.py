@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ulak.clock import Instant, micros
 from ulak.core.flow import Flow
-from ulak.core.job import family_of, lane_before, names_stage
+from ulak.core.job import family_of, lane_before, names_stage, queue_of
 from ulak.core.table import kept_entries
 from ulak.engine.ports import Resource, WorkerSettings
 from ulak.engine.threads import call_on
@@ -77,6 +77,7 @@ class ClaimLoop:
             if not self._may_claim():
                 await asyncio.sleep(CALM_LOOK_S)
                 continue
+            await worker.tell_what_it_serves()
             rest = self._looked_at + LOOK_EVERY_S - self._loop.time()
             if self._claim is None and rest > 0 and not self._pools.wants():
                 wakeup.forget()
@@ -290,13 +291,17 @@ class Pools:
                     pool = f"{where}/{queue}" if queue in few else where
                     lanes_of.setdefault(pool, []).append(lane)
                     self._free[pool] = min(places[where], few.get(queue, places[where]))
+        self.closed: Callable[[], Collection[str]] = frozenset
+        """Returns the queues of which nothing may be taken now."""
         self._lanes = {pool: tuple(lanes) for pool, lanes in lanes_of.items()}
         self._named = {pool: tuple(filter(names_stage, lanes)) for pool, lanes in lanes_of.items()}
         self._pool_of = {lane: pool for pool, lanes in lanes_of.items() for lane in lanes}
 
     @property
     def lanes(self) -> list[str]:
-        return sorted(self._pool_of)
+        """Every lane that is served now."""
+        closed = self.closed()
+        return sorted(lane for lane in self._pool_of if queue_of(lane) not in closed)
 
     def find(self, lane: str) -> str | None:
         return self._pool_of.get(family_of(lane))
@@ -304,13 +309,28 @@ class Pools:
     def wants(self, *, looks_back: bool = True) -> tuple[Want, ...]:
         """Return what can be claimed now; with `looks_back`, also what an older release stored."""
         lanes = self._lanes if looks_back else self._named
-        return tuple(Want(lanes[pool], free) for pool, free in self._free.items() if free > 0)
+        lanes = self._open_of(lanes)
+        return tuple(
+            Want(lanes[pool], free) for pool, free in self._free.items() if free > 0 and lanes[pool]
+        )
 
     def is_saturated(self, wants: tuple[Want, ...], taken: int) -> bool:
         """Tell whether jobs may be waiting for a place after a claim has taken so many."""
         # A pool without a free place was not asked for: jobs may be waiting for it.
-        some_pool_is_full = not wants or len(wants) < len(self._lanes)
-        return some_pool_is_full or taken >= min(want.places for want in wants)
+        open_pools = sum(map(bool, self._open_of(self._lanes).values()))
+        if not wants:
+            return open_pools > 0
+        return len(wants) < open_pools or taken >= min(want.places for want in wants)
+
+    def _open_of(self, lanes: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        """Leave out the lanes of queues that are closed."""
+        closed = self.closed()
+        if not closed:
+            return lanes
+        return {
+            pool: tuple(lane for lane in served if queue_of(lane) not in closed)
+            for pool, served in lanes.items()
+        }
 
     def take(self, lane: str) -> str:
         """Take a place for a job of this lane; return its pool."""

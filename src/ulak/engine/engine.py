@@ -136,20 +136,29 @@ class Engine(Acts):
         return declare if function is None else declare(function)
 
     def resource(
-        self, kind: type[R], *, queue: str | None = None, places: int | None = None
+        self,
+        kind: type[R],
+        *,
+        queue: str | None = None,
+        places: int | None = None,
+        unready: Callable[[R], str | None] | None = None,
     ) -> Callable[[ResourceFactory], ResourceFactory]:
         """Declare how each worker opens its own `kind`: an async context manager.
 
         A stage asks for it with `run.resource(kind)`. With `queue` only workers that serve that
         queue open it, so that a browser starts where pages are printed and nowhere else; with
         `places` such a worker takes no more jobs of that queue at once, so that none is leased to
-        wait for the resource. `BadInput`: places without a queue, or none at all.
+        wait for the resource. `unready` is asked before each claim, on the worker's loop: while it
+        says why a resource cannot be used, its worker takes no jobs of that queue, nor is it listed
+        as one that serves it. `BadInput`: places or `unready` without a queue, or no place at all.
         """
         if places is not None and (queue is None or places < 1):
             raise BadInput(f"places={places} of queue={queue!r}; say a queue, and 1 or more")
+        if unready is not None and queue is None:
+            raise BadInput("unready= without a queue; say whose jobs are not to be taken")
 
         def declare(factory: ResourceFactory) -> ResourceFactory:
-            self.kernel.resources[kind] = Resource(factory, queue, places)
+            self.kernel.resources[kind] = Resource(factory, queue, places, unready)
             return factory
 
         return declare

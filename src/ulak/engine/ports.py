@@ -49,6 +49,8 @@ class Resource:
     """Opened only by workers that serve this queue; None by every one."""
     places: int | None = None
     """How many jobs of that queue a worker takes at once; None is up to the worker."""
+    unready: Callable[[Any], str | None] | None = None
+    """Says of what was opened why no job of that queue may be taken now; None when one may."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,9 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ulak.clock import Instant, micros
@@ -72,6 +74,10 @@ class Worker:
         self.keeper = Aside("upkeep")
         """A thread of its own: whatever upkeep waits for, claims go on."""
         self._resources: dict[type, Any] = {}
+        self._unready: list[tuple[str, Callable[[], str | None]]] = []
+        """By queue, what says whether its resource can be used."""
+        self._told_closed: dict[str, str] = {}
+        """The queues that the store was told to be closed here, each with the reason."""
         self._has_begun = threading.Event()
         self.has_ended = False
         self._failure: BaseException | None = None
@@ -205,6 +211,14 @@ class Worker:
                     opened = await stack.enter_async_context(resource.factory())
                     self._resources[kind] = opened
             self.committer.start()
+            if only is None:
+                # Whoever is told which job to run runs it, and says why it cannot.
+                self._unready = [
+                    (str(resource.queue), partial(resource.unready, self._resources[kind]))
+                    for kind, resource in self.kernel.resources.items()
+                    if resource.unready is not None and kind in self._resources
+                ]
+                self.executor.pools.closed = self._closed
             if only is None and not until_idle:
                 self.kernel.working_here.append(self)
                 stack.callback(self.kernel.working_here.remove, self)
@@ -291,7 +305,7 @@ class Worker:
     async def has_registered(self) -> bool:
         """Register anew, and return whether the store answered."""
         try:
-            await self.aside.run(self._register)
+            await self.aside.run(self._register, self.executor.pools.lanes, self._closed())
         except WriteRefused:
             raise  # the store answers and will not have it: no later attempt would be better
         except StoreError as error:
@@ -300,20 +314,45 @@ class Worker:
             return False
         return True
 
-    def _register(self) -> None:
+    def _register(self, lanes: list[str], closed: dict[str, str]) -> None:
         if self.lease is not None:
             self.lease.stop()
-        lease_us, host, process = micros(self.settings.lease), socket.gethostname(), os.getpid()
-        self.id = f"{host}-{process}-{os.urandom(6).hex()}"
-        lanes, about = self.executor.pools.lanes, f"{host} process {process}"
-        self.time.hear(self.store.register(self.id, lease_us=lease_us, lanes=lanes, about=about))
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(6).hex()}"
+        self._enlist(lanes, closed)
         self.executor.lost = False
         self.lease = Lease(
-            self.store, self.id, lease_us / 1e6, self, telemetry=self.kernel.telemetry,
-            after_outage=self._after_outage,
+            self.store, self.id, micros(self.settings.lease) / 1e6, self,
+            telemetry=self.kernel.telemetry, after_outage=self._after_outage,
         )  # fmt: skip
         self._after_outage = False
         self.lease.start()
+
+    async def tell_what_it_serves(self) -> None:
+        """Register anew when a queue was closed or opened again since, by what the resources say.
+
+        A store that does not answer is told at the next look.
+        """
+        closed, lease = self._closed(), self.lease
+        if closed == self._told_closed or lease is None or lease.is_late():
+            return
+        log.warning("the queues that the worker serves have changed", extra={"closed": closed})
+        try:
+            await self.aside.run(self._enlist, self.executor.pools.lanes, closed)
+        except StoreError as error:
+            log.warning("the worker cannot say what it serves", extra={"error": str(error)})
+
+    def _enlist(self, lanes: list[str], closed: dict[str, str]) -> None:
+        """Write down that it lives, and what it serves."""
+        about = f"{socket.gethostname()} process {os.getpid()}"
+        about += "".join(f"; takes no job of {queue}: {why}" for queue, why in closed.items())
+        lease_us = micros(self.settings.lease)
+        self.time.hear(self.store.register(self.id, lease_us=lease_us, lanes=lanes, about=about))
+        self._told_closed = closed
+
+    def _closed(self) -> dict[str, str]:
+        """Return the queues of which no job may be taken now, each with the reason."""
+        said = {queue: unready() for queue, unready in self._unready}
+        return {queue: why for queue, why in said.items() if why is not None}
 
     def _leave(self) -> None:
         """End the lease last; jobs of threads that still run must wait until it lapses."""

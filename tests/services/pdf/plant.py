@@ -119,14 +119,15 @@ class Plant:
         )
         return made.job
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start a command of ulak's with the service."""
+    def start(self, *arguments: str, **settings: str) -> subprocess.Popen[str]:
+        """Start a command of ulak's with the service, with settings of its own."""
         path = os.pathsep.join([str(SOURCES), str(self.folder / "site")])
         process = subprocess.Popen(
             [sys.executable, "-m", "ulak", *arguments, "--service", "pdf"],
             cwd=self.folder,
             env={
-                **os.environ, **self.settings, "PYTHONPATH": path, "ULAK_STORE": self.url,
+                **os.environ, **self.settings, **settings, "PYTHONPATH": path,
+                "ULAK_STORE": self.url,
                 "ULAK_DATA": str(self.folder / "data"), "TMPDIR": str(self.temporary),
                 "TELLS_IN": str(self.folder / "told"),
             },
@@ -135,9 +136,9 @@ class Plant:
         self.processes.append(process)
         return process
 
-    def worker(self, *, lease_s: int = 30) -> subprocess.Popen[str]:
-        """Start a worker of the queue."""
-        return self.start("worker", "--queue", "pdf", "--lease", str(lease_s))
+    def worker(self, *, lease_s: int = 30, **settings: str) -> subprocess.Popen[str]:
+        """Start a worker of the queue, with settings of its own."""
+        return self.start("worker", "--queue", "pdf", "--lease", str(lease_s), **settings)
 
     def until(self, job: PdfJob, *wanted: PdfJobStatus) -> PdfJob:
         """Wait for a job to have come so far."""

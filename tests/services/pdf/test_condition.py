@@ -54,3 +54,17 @@ def test_a_machine_without_the_fonts_that_are_pinned_is_told_which(
 def test_a_machine_without_a_browser_is_told_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ground, "find_browser", lambda executable, *, uid=None: None)
     assert "install a browser" in condition(Settings(), {}).notes[0]
+
+
+@pytest.mark.shows("P-32")
+def test_what_only_a_start_shows_is_told_when_it_is_tried(tmp_path: Path) -> None:
+    broken = tmp_path / "chromium"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(folder.stat().st_mode | 0o011)
+    found = condition(Settings(), {"PDF_CHROMIUM": str(broken), "PDF_DRIVER": "devtools"})
+    assert found.try_out is not None
+    (said,) = found.try_out()
+    assert "takes no PDF job" in said
+    assert condition(Settings(), {"PDF_DRIVER": "devtools"}).try_out() == []

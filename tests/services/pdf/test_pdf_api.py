@@ -26,11 +26,12 @@ from tests.services.pdf.site import (
     credential_of,
     opened,
 )
+from ulak import RetryLater
 from ulak.clock import micros
 from ulak.services.pdf.jobs import InvalidTransition
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
 from ulak.services.pdf.responses import Reader
-from ulak.services.pdf.totals import SCHEMA
+from ulak.services.pdf.totals import SCHEMA, Totals
 from ulak.tables import Tables
 
 SECRET = "Zeynep-4711-private"  # noqa: S105 - a variable that no answer and no log may tell
@@ -731,6 +732,54 @@ def test_readiness_names_what_is_missing(site: Site) -> None:
     assert deserted_answer.json()["checks"]["workers"] != "ok"
     assert site.get("/health/live", who=None).status_code == 200
     assert site.get("/health/ready", who=None).status_code == 200
+
+
+@pytest.mark.shows("P-37", "P-59")
+def test_readiness_is_what_workers_have_found_out_before_any_job(site: Site) -> None:
+    told = Totals(site.engine)
+    told.tell({"browser": "HeadlessChrome/156.0"})
+    assert site.get("/pdf/ready", who=None).json()["checks"]["browser"] == "ok"
+    assert site.get("/version").json()["engines"] == {"chromium": "HeadlessChrome/156.0"}
+
+    site.clock.advance(timedelta(seconds=1))
+    site.fail(site.new("a"), PdfErrorCode.BROWSER_LAUNCH_FAILED)
+    site.follow()
+    assert site.get("/pdf/ready", who=None).status_code == 503
+    site.clock.advance(timedelta(seconds=1))
+    told.tell({"browser": "HeadlessChrome/157.0"})
+    assert site.get("/pdf/ready", who=None).status_code == 200, "it was mended, and no job has come"
+
+    # One that cannot render does not serve the queue; beside one that does it is not spoken of.
+    told.tell({"not-ready": "UNSUPPORTED_PLATFORM: there is no browser in /secret/place"})
+    assert site.get("/pdf/ready", who=None).status_code == 200
+    site.heartbeat(lanes=())
+    broken = site.get("/pdf/ready", who=None)
+    assert broken.status_code == 503
+    assert "UNSUPPORTED_PLATFORM" in broken.json()["checks"]["workers"]
+    assert "/secret/place" not in broken.text
+    assert site.create("x").status_code == 503
+    site.clock.advance(timedelta(minutes=3))
+    site.later()
+    assert "UNSUPPORTED" not in site.get("/pdf/ready", who=None).text, "nobody says so any more"
+
+
+@pytest.mark.shows("P-16", "P-59")
+def test_readiness_says_that_pdfs_cannot_be_stored(site: Site) -> None:
+    job_id = site.new("a")
+    attempt = site.engine.worker().take(job_id)
+    attempt.finish(RetryLater(timedelta(seconds=1), why="UNKNOWN: no (artifact_write_failed)"))
+    site.follow()
+    full = site.get("/pdf/ready", who=None)
+    assert full.status_code == 503
+    assert full.json()["checks"]["storage"].startswith("artifact_write_failed")
+    assert site.status(job_id)["status"] == "running"
+    assert site.value("ptf_admin_pdf_failures_total", error_code="UNKNOWN") == 0
+    assert site.value("ptf_admin_pdf_retries_total") == 0
+
+    site.clock.advance(timedelta(seconds=1))
+    site.finish(site.new("b"))
+    site.follow()
+    assert site.get("/pdf/ready", who=None).status_code == 200
 
 
 @pytest.mark.shows("P-56", "P-59")

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,11 +16,15 @@ from tests.services.pdf.browser.yard import sizes_of
 from tests.services.pdf.desk import Desk, Printer
 from tests.services.pdf.plant import Plant, eventually, parent_of, plant
 from ulak.services.pdf.document import Document, Rendered, Times
+from ulak.services.pdf.failsafe import count_workers
 from ulak.services.pdf.flow import find_entry, payload_of
+from ulak.services.pdf.ground import find_browser
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
 from ulak.services.pdf.worker import PdfRenderWorker
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, EXPIRED = PdfJobStatus
+HEARTBEAT = timedelta(seconds=15)
+LONG = timedelta(minutes=10)
 
 
 @pytest.fixture
@@ -142,9 +146,10 @@ def test_a_worker_takes_away_what_a_killed_one_left_before_it_has_a_job(
     first.kill()
     first.communicate()
     sqlite_works.processes.remove(first)
-    assert os.listdir(sqlite_works.temporary) != []
+    left = set(os.listdir(sqlite_works.temporary))
+    assert left
     sqlite_works.worker()
-    eventually(lambda: os.listdir(sqlite_works.temporary) == [])
+    eventually(lambda: not left & set(os.listdir(sqlite_works.temporary)))
 
 
 @pytest.mark.shows("P-14", "P-15")
@@ -270,3 +275,57 @@ def test_a_job_is_printed_by_its_page_options(sqlite_works: Plant) -> None:
     ] == [[(596, 842)], [(420, 596)]]
     assert (none.error_code, none.error_detail) == (PdfErrorCode.TEMPLATE_ERROR, "page_range")
     assert none.retry_count == 0
+
+
+@pytest.mark.shows("P-53")
+def test_the_browser_runs_before_the_first_job(sqlite_works: Plant) -> None:
+    sqlite_works.worker()
+    eventually(lambda: count_workers(sqlite_works.engine, heartbeat=HEARTBEAT) == 1)
+    before = sqlite_works.browsers()
+    assert before
+    done = sqlite_works.until(sqlite_works.create("plain", n=1), SUCCEEDED, FAILED)
+    assert done.status is SUCCEEDED
+    assert before & sqlite_works.browsers(), "it is the same browser"
+
+
+@pytest.mark.shows("P-32", "P-37")
+def test_beside_a_worker_without_a_usable_browser_no_job_fails(works: Plant) -> None:
+    broken = works.worker(PDF_CHROMIUM="/bin/false", PDF_CONCURRENCY="4")
+    jobs = [works.create("plain", n=n) for n in range(12)]
+    eventually(lambda: any("takes no job of pdf" in w.about for w in works.engine.store.workers()))
+    assert count_workers(works.engine, heartbeat=HEARTBEAT) == 0
+    works.worker()
+    for job in jobs:
+        done = works.until(job, SUCCEEDED, FAILED)
+        assert (done.status, done.retry_count) == (SUCCEEDED, 0), done.error_detail
+        takers = {event.worker or "" for event in works.engine.inspect.trail(job.job_id)}
+        assert not [taker for taker in takers if f"-{broken.pid}-" in taker]
+    assert count_workers(works.engine, heartbeat=HEARTBEAT) == 1
+    assert broken.poll() is None
+
+
+@pytest.mark.shows("P-32", "P-15")
+def test_a_worker_whose_browser_goes_away_leaves_its_jobs_to_others_and_takes_some_once_mended(
+    sqlite_works: Plant,
+) -> None:
+    real = find_browser(uid=None)
+    assert real is not None
+    program = sqlite_works.temporary / "program"
+    program.symlink_to(real)
+    sqlite_works.worker(PDF_CHROMIUM=str(program))
+    first = sqlite_works.until(sqlite_works.create("plain", n=1), SUCCEEDED, FAILED)
+    assert first.status is SUCCEEDED
+    program.unlink()
+    for pid in sqlite_works.browsers():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    job = sqlite_works.create("plain", n=2)
+
+    def is_given_back() -> bool:
+        return "UNSUPPORTED" in sqlite_works.engine.inspect.why(job.job_id).sentence
+
+    eventually(lambda: is_given_back() or not count_workers(sqlite_works.engine, heartbeat=LONG))
+    assert sqlite_works.jobs.get_job(job.job_id).status in (QUEUED, RUNNING)
+    program.symlink_to(real)
+    done = sqlite_works.until(job, SUCCEEDED, FAILED)
+    assert (done.status, done.retry_count) == (SUCCEEDED, 0)

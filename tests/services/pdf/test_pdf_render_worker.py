@@ -1,8 +1,9 @@
 """The render worker: one attempt, from the payload of a job to its artifact, and how it fails."""
 
 import asyncio
+import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
@@ -12,14 +13,24 @@ from typing import Any
 import pytest
 
 from tests.services.pdf.desk import A_PDF, INVOICE, Desk, Pages, Printer, payload
+from ulak import RetryLater
 from ulak.artifacts.local import LocalStorage
 from ulak.errors import ArtifactWriteFailed, BadInput, JobNotFound, NotSupported, StaleJob
+from ulak.kit.clock import now
 from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.document import Document, Rendered, Times, UrlBlocked
 from ulak.services.pdf.flow import PdfPayload
-from ulak.services.pdf.model import PdfError, PdfErrorCode, PdfJob, PdfJobStatus, pdf_error
+from ulak.services.pdf.model import (
+    MachineFault,
+    PdfError,
+    PdfErrorCode,
+    PdfJob,
+    PdfJobStatus,
+    pdf_error,
+)
+from ulak.services.pdf.readiness import Readiness
 from ulak.services.pdf.settings import PdfRenderConfig, PdfSecurityConfig
-from ulak.services.pdf.worker import PdfRenderWorker
+from ulak.services.pdf.worker import MOST_GIVEN_BACK, PdfRenderWorker
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, EXPIRED = PdfJobStatus
 TIMEOUT = pdf_error("too slow", code=PdfErrorCode.NAVIGATION_TIMEOUT)
@@ -313,15 +324,136 @@ class TestStoring:
         assert storage.tried == 3
 
     @pytest.mark.shows("P-16")
-    def test_where_writes_keep_failing_the_job_fails_and_says_so(
+    def test_where_writes_keep_failing_the_job_is_given_back_and_says_why(
+        self, open_desk: Callable[..., Desk], tmp_path: Path
+    ) -> None:
+        storage = Refusing(tmp_path / "refusing", until=10)
+        desk = self.desk_on(open_desk, storage)
+        job = desk.create()
+        waited = []
+        for tries in (3, 6, 9):
+            later = processed(desk, job, desk.worker())
+            assert (later.status, later.retry_count) == (RUNNING, 0)
+            assert storage.tried == tries
+            assert "(artifact_write_failed)" in desk.engine.inspect.why(job.job_id).sentence
+            wait = desk.engine.get(job.job_id).not_before - now(desk.engine)
+            waited.append(wait.total_seconds())
+            desk.clock.advance(wait)
+        assert waited == [1, 2, 4]
+        done = processed(desk, job, desk.worker())
+        assert (done.status, done.retry_count) == (SUCCEEDED, 0)
+        assert desk.engine.inspect.verify() == []
+
+    @pytest.mark.shows("P-16")
+    def test_a_job_whose_pdf_could_not_be_stored_for_its_whole_life_has_failed(
         self, open_desk: Callable[..., Desk], tmp_path: Path
     ) -> None:
         storage = Refusing(tmp_path / "refusing", until=10**9)
         desk = self.desk_on(open_desk, storage)
-        failed = processed(desk, desk.create(), desk.worker())
+        job = desk.create()
+        for _ in range(8):
+            processed(desk, job, desk.worker())
+            desk.clock.advance(timedelta(seconds=60))
+        wait = desk.engine.get(job.job_id).not_before - now(desk.engine)
+        assert wait <= timedelta(seconds=60), "it is tried once a minute at least"
+        desk.clock.advance(desk.config.artifact_ttl)
+        failed = processed(desk, job, desk.worker())
         assert (failed.status, failed.error_code) == (FAILED, PdfErrorCode.UNKNOWN)
         assert failed.error_detail == "artifact_write_failed"
-        assert storage.tried == 3
+
+
+LOST = MachineFault("lost", code=PdfErrorCode.BROWSER_LAUNCH_FAILED, detail="browser_lost")
+HERE = pdf_error("no browser", code=PdfErrorCode.UNSUPPORTED_PLATFORM)
+
+
+async def _never(*_: object) -> Any:
+    raise HERE
+
+
+class TestFaultsOfTheMachine:
+    """What is no fault of the document's costs it no retry."""
+
+    @pytest.mark.shows("P-15")
+    def test_a_lost_browser_gives_the_job_back(self, desk: Desk) -> None:
+        job, worker = desk.create(), desk.worker(Printer(LOST, OSError(errno.ENOSPC, "full")))
+        for word in ("browser_lost", "machine_exhausted"):
+            later = processed(desk, job, worker)
+            assert (later.status, later.retry_count) == (RUNNING, 0)
+            assert f"({word})" in desk.engine.inspect.why(job.job_id).sentence
+            desk.clock.advance(timedelta(seconds=60))
+        done = processed(desk, job, worker)
+        assert (done.status, done.retry_count) == (SUCCEEDED, 0)
+        assert not [e for e in desk.engine.inspect.trail(job.job_id) if e.to_state == FAILED]
+        assert desk.engine.inspect.verify() == []
+
+    @pytest.mark.shows("P-15")
+    def test_a_document_that_loses_its_browser_again_and_again_spends_retries(
+        self, desk: Desk
+    ) -> None:
+        job, worker = desk.create(), desk.worker(Printer(*[LOST] * 1000))
+        times = 0
+        while (last := processed(desk, job, worker)).status is not FAILED:
+            times += 1
+            desk.clock.advance(timedelta(seconds=60))
+        assert (last.retry_count, last.error_detail) == (2, "browser_lost")
+        assert times == 3 * (1 + MOST_GIVEN_BACK) - 1
+
+    @pytest.mark.shows("P-32")
+    @pytest.mark.parametrize("asks", [True, False])
+    def test_a_worker_that_cannot_render_leaves_its_job_to_others_if_it_claims_by_itself(
+        self, desk: Desk, asks: bool
+    ) -> None:
+        job_id = desk.create().job_id
+
+        async def attempt() -> BaseException:
+            readiness = Readiness(_never, _never)
+            worker = replace(desk.worker(Printer(HERE)), readiness=readiness)
+            if asks:
+                assert worker.unready() == "nothing was rendered yet"
+            with pytest.raises((PdfError, RetryLater)) as raised:
+                await worker.perform(job_id, PdfPayload(INVOICE, payload(), job_key="k"))
+            assert "UNSUPPORTED_PLATFORM" in str(worker.unready())
+            return raised.value
+
+        assert isinstance(asyncio.run(attempt()), RetryLater if asks else PdfError)
+
+
+class TestReadiness:
+    """Whether anything can be rendered here."""
+
+    @pytest.mark.shows("P-53", "P-59")
+    def test_it_is_tried_before_the_first_job_and_again_in_doubt(self) -> None:
+        tries: list[dict[str, str] | PdfError] = [
+            {"chromium": "Chrome/1"}, HERE, HERE, {"chromium": ""}
+        ]  # fmt: skip
+        told: list[tuple[dict[str, str], str]] = []
+
+        async def probe() -> dict[str, str]:
+            found = tries.pop(0)
+            if isinstance(found, PdfError):
+                raise found
+            return found
+
+        async def publish(engines: Mapping[str, str], complaint: str) -> None:
+            told.append((dict(engines), complaint))
+
+        async def story() -> None:
+            readiness = Readiness(probe, publish)
+            assert readiness.complaint() is not None
+            await readiness.look()
+            assert readiness.complaint() is None
+            keeping = asyncio.create_task(readiness.keep())
+            await asyncio.sleep(0)
+            readiness.doubt(NO_LAUNCH)
+            assert "BROWSER_LAUNCH_FAILED" in str(readiness.complaint())
+            async with asyncio.timeout(60):
+                while readiness.complaint() is not None:
+                    await asyncio.sleep(0.01)
+            keeping.cancel()
+
+        asyncio.run(story())
+        assert [bool(complaint) for _, complaint in told] == [False, True, True, False]
+        assert told[-1][0] == {"chromium": "Chrome/1"}, "one that rests keeps its name"
 
 
 class TestTime:

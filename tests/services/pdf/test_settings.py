@@ -68,6 +68,7 @@ def test_every_setting_is_read(tmp_path: Path) -> None:
             "PDF_FAIL_SAFE_POLICY": "degrade", "PDF_MAX_PAYLOAD_BYTES": "1000",
             "PDF_STORAGE_BACKEND": "s3", "S3_BUCKET": "b", "S3_REGION": "r",
             "PDF_TEMPLATE_DIR": str(tmp_path), "PDF_CONCURRENCY": "3", "PDF_RECYCLE_AFTER": "0",
+            "PDF_IDLE_SECONDS": "0",
             "PDF_DRIVER": "devtools", "PDF_CHROMIUM": "/bin/sh", "PDF_MAX_HTML_BYTES": "1",
             "PDF_MAX_DOM_NODES": "2", "PDF_MAX_PAGES": "3", "PDF_MAX_OUTPUT_BYTES": "4",
             "PDF_MAX_MEMORY_BYTES": "33554432", "PDF_TEMPLATE_ALLOWLIST": "invoice, report",
@@ -84,6 +85,7 @@ def test_every_setting_is_read(tmp_path: Path) -> None:
     assert (config.fail_safe_policy, config.max_payload_bytes) == ("degrade", 1000)
     assert (config.storage_backend, config.s3) == ("s3", {"S3_BUCKET": "b", "S3_REGION": "r"})
     assert (config.template_dir, config.concurrency, config.recycle_after) == (tmp_path, 3, 0)
+    assert config.idle_after == seconds(0)
     assert (config.driver, config.chromium) == ("devtools", Path("/bin/sh"))
     assert config.limits == Limits(
         html_bytes=1, dom_nodes=2, pages=3, output_bytes=4, memory_bytes=2**25

@@ -107,9 +107,9 @@ def _attach(engine: Engine, settings: Settings) -> PdfRenderConfig:
     artifacts_of(config, engine.store.clock)
     engine.add(make_flow(config, on_end=callbacks.attach(engine, config)))
     engine.flow_control.apart(QUEUE, lease=config.lease)
-    engine.resource(PdfRenderWorker, queue=QUEUE, places=config.concurrency)(
-        partial(open_worker, engine, config, partial(sealing_of, engine, settings))
-    )
+    engine.resource(
+        PdfRenderWorker, queue=QUEUE, places=config.concurrency, unready=PdfRenderWorker.unready
+    )(partial(open_worker, engine, config, partial(sealing_of, engine, settings)))
     cleanup.attach(engine, config)
     totals.attach(engine)
     return config

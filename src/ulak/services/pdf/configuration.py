@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ulak.kit.clock import Clock
 from ulak.service import Condition
-from ulak.services.pdf.document import Document, Fetcher, NoNetwork, Rendered, Renderer, Times
-from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
+from ulak.services.pdf.document import Document, Fetcher, NoNetwork, Rendered, Times
+from ulak.services.pdf.model import PdfError, PdfErrorCode, PermanentPdfError
 from ulak.services.pdf.settings import SECRETS, PdfRenderConfig, load, values_of
 from ulak.settings import Settings, describe_variables
 
@@ -101,7 +101,7 @@ def callback_fetcher_of(config: PdfRenderConfig) -> AllowedFetcher:
 @asynccontextmanager
 async def open_renderer(
     config: PdfRenderConfig, tracing: Tracing | None = None
-) -> AsyncIterator[Renderer]:
+) -> AsyncIterator[Engines]:
     """Open what renders; no process of it is left when the block has ended.
 
     Each document is sent to the engine of its template, which is started when the first one needs
@@ -140,16 +140,24 @@ class Engines:
     fetcher: Fetcher
     tracing: Tracing | None
     stack: AsyncExitStack
-    _open: dict[str, Renderer] = field(default_factory=dict)
+    _open: dict[str, BrowserPool | WeasyPool] = field(default_factory=dict)
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def render(self, document: Document, times: Times) -> Rendered:
         """Render one document by its own engine; raise what that does, or that there is none."""
-        name = document.engine
+        return await (await self._engine(document.engine)).render(document, times)
+
+    async def probe(self) -> dict[str, str]:
+        """Have each engine that templates need here started, or tried if it runs; return by name
+        what calls itself how, '' for one that rests. Raises PdfError: one cannot be used."""
+        needed = await asyncio.to_thread(engines_needed, self.config)
+        return {name: await (await self._engine(name)).probe() for name in sorted(needed)}
+
+    async def _engine(self, name: str) -> BrowserPool | WeasyPool:
         async with self._opening:
             if name not in self._open:
                 self._open[name] = await self.stack.enter_async_context(self._make(name))
-        return await self._open[name].render(document, times)
+        return self._open[name]
 
     def _make(self, name: str) -> BrowserPool | WeasyPool:
         config = self.config
@@ -157,7 +165,8 @@ class Engines:
             from ulak.services.pdf.weasy.pool import WeasyPool
 
             return WeasyPool(
-                fetcher=self.fetcher, limits=config.limits, places=config.concurrency
+                fetcher=self.fetcher, limits=config.limits, places=config.concurrency,
+                idle_after=config.idle_after,
             )  # fmt: skip
         if name != "chromium":
             why = f'there is no engine "{name}"; there are chromium, weasyprint'
@@ -168,8 +177,17 @@ class Engines:
         return BrowserPool(
             _driver_of(config), fetcher=self.fetcher, limits=config.limits,
             places=config.concurrency, recycle_after=config.recycle_after,
-            prepare=partial(prepare, config.chromium), tracing=self.tracing,
+            idle_after=config.idle_after, prepare=partial(prepare, config.chromium),
+            tracing=self.tracing,
         )  # fmt: skip
+
+
+def engines_needed(config: PdfRenderConfig) -> set[str]:
+    """Return the engines of the templates that may be rendered."""
+    allowed = config.security.template_allowlist
+    # Where nobody has said what may be rendered, `ulak pdf render` takes all that there is.
+    known = (t for t in templates_of(config).list() if t.name in allowed or not allowed)
+    return {template.manifest.engine for template in known} or {"chromium"}
 
 
 def condition(platform: Settings, environ: Mapping[str, str] | None = None) -> Condition:
@@ -181,14 +199,25 @@ def condition(platform: Settings, environ: Mapping[str, str] | None = None) -> C
 
     config = load(environ, platform)
     settings = describe_variables(values_of(config), secrets=SECRETS, environ=environ)
-    allowed = config.security.template_allowlist
-    # Where nobody has said what may be rendered, `ulak pdf render` takes all that there is.
-    known = (t for t in templates_of(config).list() if t.name in allowed or not allowed)
-    needed = {template.manifest.engine for template in known} or {"chromium"}
+    needed = engines_needed(config)
     found = ground.weaknesses(config.chromium) if "chromium" in needed else []
     found += weasy_ground.weaknesses() if "weasyprint" in needed else []
     # What two engines lack is told once.
     notes = dict.fromkeys(f"{weak.message}; {weak.cure}" for weak in found)
-    fails = f"jobs that need it fail with {PdfErrorCode.UNSUPPORTED_PLATFORM}"
-    missing = dict.fromkeys(f"{w.message}: {fails}; {w.cure}" for w in found if w.is_fatal)
-    return Condition(settings, list(notes), list(missing))
+    costs = "a worker on this machine takes no PDF job"
+    missing = dict.fromkeys(f"{w.message}: {costs}; {w.cure}" for w in found if w.is_fatal)
+    return Condition(settings, list(notes), list(missing), partial(_try_out, config))
+
+
+def _try_out(config: PdfRenderConfig) -> list[str]:
+    """Start every engine that templates need here, and tell which one cannot print."""
+
+    async def probe() -> None:
+        async with open_renderer(replace(config, concurrency=1)) as engines:
+            await engines.probe()
+
+    try:
+        asyncio.run(probe())
+    except (PdfError, OSError) as error:
+        return [f"nothing can be rendered: {error}: a worker on this machine takes no PDF job"]
+    return []

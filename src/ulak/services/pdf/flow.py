@@ -217,12 +217,17 @@ def find_entry(event: TrailEvent) -> Entry | None:
     if after is None or (before is after and event.kind != kinds.SUBMITTED):
         return None
     if after is PdfJobStatus.FAILED:
-        found = _DETAIL.search(event.message or "")
-        detail = "" if found is None else found[1]
+        detail = find_detail(event)
         if event.code == kinds.CANCELLED_CODE:
             detail = "cancelled"
         return Entry(after, error_code=error_code_of(event.code), error_detail=detail)
     return Entry(after, is_retry=after is PdfJobStatus.QUEUED and before is PdfJobStatus.FAILED)
+
+
+def find_detail(event: TrailEvent) -> str:
+    """Return the stable word at the end of a line's message, '' when there is none."""
+    found = _DETAIL.search(event.message or "")
+    return "" if found is None else found[1]
 
 
 def error_code_of(code: str | None) -> PdfErrorCode:

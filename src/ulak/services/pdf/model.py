@@ -68,6 +68,13 @@ class TransientPdfError(PdfError):
     """Another attempt may succeed."""
 
 
+class MachineFault(TransientPdfError):
+    """The machine has failed the document: what rendered it was killed, or its disk is full.
+
+    A worker gives such a job back, and no retry is spent.
+    """
+
+
 class PermanentPdfError(PdfError):
     """Another attempt would fail the same way."""
 

@@ -8,6 +8,7 @@ import functools
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -45,7 +46,17 @@ from ulak.services.pdf.output import Sealing, sealing_of
 from ulak.services.pdf.responses import Reader, Refusal, answering, envelope
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.templates import Templates
-from ulak.services.pdf.totals import BROWSER, NO_BROWSER, NO_WEASYPRINT, WEASYPRINT, Figures, Totals
+from ulak.services.pdf.totals import (
+    BROWSER,
+    NO_BROWSER,
+    NO_STORAGE,
+    NO_WEASYPRINT,
+    NOT_READY,
+    STORAGE,
+    WEASYPRINT,
+    Figures,
+    Totals,
+)
 from ulak.web import KNOWN, PUBLIC, Access, Caller, Routes, guarded_router
 from ulak.web.idempotency import idempotent_route
 from ulak.web.problems import correlation_id, problem
@@ -71,6 +82,8 @@ DEDUPLICATED: Final = "Deduplicated"
 
 OK: Final = "ok"
 UNKNOWN: Final = "unknown"
+TOLD_FOR: Final = timedelta(minutes=2)
+"""So long counts what a worker has told of its troubles: it tells anew each minute at least."""
 _FRESH: Final = {"Cache-Control": "no-store"}
 _HTML: Final[dict[str, Any]] = {"content": {"text/html": {"schema": {"type": "string"}}}}
 _NOT_AT_ALL: Final = re.compile(r"(?:^|;)\s*q\s*=\s*0(?:\.0{0,3})?\s*(?:;|$)")
@@ -306,10 +319,13 @@ def readiness_router(jobs: PdfJobStore, totals: Totals, health: HealthCheck) -> 
         figures = await told() if found.store_answers else None
         checks = {
             "store": OK if found.store_answers else "it does not answer",
-            "storage": await storage(),
-            "workers": OK if found.workers else "none was heard of lately",
+            "storage": _storage_in(figures) or await storage(),
+            "workers": OK if found.workers else "none that can render was heard of lately",
             "browser": _engine_in(figures, BROWSER, NO_BROWSER),
         }
+        if not found.workers and (why := _latest(figures, NOT_READY)):
+            # Its code alone: the rest names what is on the worker's machine, and anybody may ask.
+            checks["workers"] += f"; one of them: {why.partition(':')[0]}"
         if figures is not None and {WEASYPRINT, NO_WEASYPRINT} & figures.told.keys():
             checks["weasyprint"] = _engine_in(figures, WEASYPRINT, NO_WEASYPRINT)
         if wrong := {n: said for n, said in checks.items() if said not in (OK, UNKNOWN)}:
@@ -332,6 +348,24 @@ def readiness_router(jobs: PdfJobStore, totals: Totals, health: HealthCheck) -> 
         return answer({"ulak": ulak.__version__, "engines": engines}, headers=_FRESH)
 
     return routes
+
+
+def _latest(figures: Figures | None, name: str) -> str:
+    """Return what was told under a name lately, '' when nothing was."""
+    told = None if figures is None else figures.told.get(name)
+    is_known = told is not None and figures is not None and figures.at - told.at <= TOLD_FOR
+    return told.text if told is not None and is_known else ""
+
+
+def _storage_in(figures: Figures | None) -> str:
+    """Return what workers say of the storage, '' when a write has succeeded since the last that
+    failed."""
+    said = _latest(figures, NO_STORAGE)
+    if not said or figures is None:
+        return ""
+    stored = figures.told.get(STORAGE)
+    is_over = stored is not None and stored.at > figures.told[NO_STORAGE].at
+    return "" if is_over else f"{said}: a worker could not store a PDF"
 
 
 def _engine_in(figures: Figures | None, well: str, ill: str) -> str:

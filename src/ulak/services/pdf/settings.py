@@ -97,6 +97,8 @@ class PdfRenderConfig:
     concurrency: int = field(default_factory=lambda: os.cpu_count() or 1)
     recycle_after: int = 100
     """Renders after which a browser is replaced; 0 never."""
+    idle_after: timedelta = timedelta(minutes=5)
+    """A browser that nobody has needed for so long is let go; nothing keeps it for ever."""
     driver: DriverName = "playwright"
     chromium: Path | None = None
     """The browser's program; None looks for it."""
@@ -361,6 +363,7 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "PDF_TEMPLATE_DIR": ("template_dir", _folder_that_is_there),
     "PDF_CONCURRENCY": ("concurrency", whole_number(1, 64)),
     "PDF_RECYCLE_AFTER": ("recycle_after", whole_number(0, 1_000_000)),
+    "PDF_IDLE_SECONDS": ("idle_after", _span(0)),
     "PDF_DRIVER": ("driver", _one_of(*get_args(DriverName))),
     "PDF_CHROMIUM": ("chromium", _program),
     "PDF_MAX_HTML_BYTES": ("limits.html_bytes", whole_number(1, 1024 * _MIB)),

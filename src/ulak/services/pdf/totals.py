@@ -11,7 +11,7 @@ import threading
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import files
 from itertools import zip_longest
@@ -22,9 +22,10 @@ from ulak import Engine, Job, JobFilter
 from ulak.core import event as kinds
 from ulak.engine.view import JobEvent, TrailEvent
 from ulak.errors import JobNotFound
-from ulak.kit.clock import to_datetime, to_instant
+from ulak.kit.clock import now, to_datetime, to_instant
+from ulak.services.pdf.artifacts import WRITE_FAILED
 from ulak.services.pdf.document import LAUNCH, LOAD, PRINT, REASONS, read_number
-from ulak.services.pdf.flow import FLOW, find_entry, walk
+from ulak.services.pdf.flow import FLOW, find_detail, find_entry, walk
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
 from ulak.tables import Schema, Tables
 
@@ -74,6 +75,11 @@ WEASYPRINT: Final = "weasyprint"
 NO_BROWSER: Final = "no-browser"
 NO_WEASYPRINT: Final = "no-weasyprint"
 """And why it did not start the last time."""
+NOT_READY: Final = "not-ready"
+"""Why a worker can render nothing, as it has found out by itself."""
+STORAGE: Final = "storage"
+NO_STORAGE: Final = "no-storage"
+"""When a PDF was stored, and when one could not be."""
 _BROWSER_TIMES: Final = (LAUNCH, LOAD, PRINT)
 _NO_BROWSER_CODES: Final = frozenset(
     {PdfErrorCode.BROWSER_LAUNCH_FAILED, PdfErrorCode.UNSUPPORTED_PLATFORM}
@@ -92,8 +98,10 @@ class Told:
 class Figures:
     """Everything that was counted so far."""
 
-    totals: Mapping[Entry, float] = field(default_factory=dict)
-    told: Mapping[str, Told] = field(default_factory=dict)
+    totals: Mapping[Entry, float]
+    told: Mapping[str, Told]
+    at: datetime
+    """When it was read, by the store's clock."""
 
 
 def attach(engine: Engine) -> None:
@@ -125,13 +133,15 @@ class Totals:
                 for job in walk(self._engine, JobFilter(flow=FLOW)):
                     after = self._counted.get(job.id, 0)
                     self._counted[job.id] = self._take(self._sums, job, after)
-                return Figures(dict(self._sums.totals), dict(self._sums.told))
+                at = now(self._engine)
+                return Figures(dict(self._sums.totals), dict(self._sums.told), at)
         with self._tables.reading() as connection:
             totals = self._tables.execute(connection, _TOTALS)
             told = self._tables.execute(connection, _TOLD)
         return Figures(
             {(name, label): n for name, label, n in totals},
             {name: Told(text, to_datetime(at)) for name, text, at in told},
+            now(self._engine),
         )
 
     def count(self, jobs: Iterable[Job], connection: Any) -> None:
@@ -164,6 +174,16 @@ class Totals:
                 with self._tables.writing() as connection:
                     self.count(jobs[start : start + A_BATCH], connection)
 
+    def tell(self, told: Mapping[str, str]) -> None:
+        """Publish what a worker has found out about itself, each under its name. Raises StoreError:
+        the store does not answer."""
+        if self._tables is None:
+            return
+        at = to_instant(now(self._engine))
+        with self._tables.writing() as connection:
+            for name, text in told.items():
+                self._tables.execute(connection, _TELL, name, text, at)
+
     def forget(self, jobs: Iterable[Job]) -> None:
         """Forget how far jobs that are gone were counted; what they came to stays."""
         tables = self._tables
@@ -190,6 +210,11 @@ class Totals:
         return events[-1].seq if events else after
 
 
+def is_given_back(event: TrailEvent) -> bool:
+    """Tell whether a line says that an attempt was put off without spending a retry."""
+    return event.kind == kinds.RETRY and event.from_state == event.to_state
+
+
 def _store_id(tables: Tables, job_id: str) -> UUID | bytes:
     stored = UUID(job_id)
     return stored if tables.database.name == "postgresql" else stored.bytes
@@ -205,6 +230,8 @@ class _Sums:
     def add(self, event: TrailEvent, job: Job, result: Any, *, is_retried: bool) -> None:
         """Count one event, nothing when it is no transition; `result` is what a run has left that
         succeeded, and a retried job is queued again by the same commit."""
+        if is_given_back(event) and find_detail(event) == WRITE_FAILED:
+            self._tell(NO_STORAGE, Told(WRITE_FAILED, event.at))
         entry = find_entry(event)
         if entry is None:
             return
@@ -221,6 +248,7 @@ class _Sums:
             if has_succeeded:
                 self._observe(BYTES, read_number(_member(left, "size")))
         if has_succeeded:
+            self._tell(STORAGE, Told("ok", event.at))
             engine = _member(result, "engine")
             if isinstance(engine, str) and engine:
                 is_weasyprint = engine.lower().startswith(WEASYPRINT)

@@ -6,6 +6,7 @@ It knows no browser: what renders is handed to it, so that this module may be im
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import logging
 import time
@@ -13,11 +14,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from ulak import Engine, Job, WorkerSettings
+from ulak import Engine, Job, RetryLater, WorkerSettings
 from ulak.errors import BadInput, JobNotFound, NotSupported, StaleJob, StoreError
-from ulak.services.pdf.artifacts import PdfArtifactStore
+from ulak.kit.clock import now
+from ulak.services.pdf.artifacts import WRITE_FAILED, PdfArtifactStore
 from ulak.services.pdf.document import (
     QUEUE,
     STORE,
@@ -30,15 +33,37 @@ from ulak.services.pdf.document import (
 )
 from ulak.services.pdf.finishing.composing import compose
 from ulak.services.pdf.flow import PdfPayload
-from ulak.services.pdf.model import BadOptions, PdfError, PdfErrorCode, pdf_error
+from ulak.services.pdf.model import (
+    BadOptions,
+    MachineFault,
+    PdfError,
+    PdfErrorCode,
+    PdfJobStatus,
+    pdf_error,
+)
 from ulak.services.pdf.output import NOTHING_MORE, OutputOptions, Sealing, read_stored
 from ulak.services.pdf.page import read_page
+from ulak.services.pdf.readiness import Readiness
 from ulak.services.pdf.settings import PdfRenderConfig
+from ulak.services.pdf.totals import BROWSER, NOT_READY, WEASYPRINT, Totals, is_given_back
 
 if TYPE_CHECKING:
     from ulak.services.pdf.templates import Templates
 
 log = logging.getLogger("ulak.pdf")
+
+FIRST_REPRIEVE: Final = timedelta(seconds=1)
+"""How long a job waits that was given back for the first time; then twice as long."""
+LONGEST_REPRIEVE: Final = timedelta(seconds=60)
+MOST_GIVEN_BACK: Final = 20
+"""How often in a row a document's pages or browsers may be lost before it is held to be its own
+doing: a quarter of an hour by these delays. A guess."""
+_UNABLE: Final = frozenset({PdfErrorCode.BROWSER_LAUNCH_FAILED, PdfErrorCode.UNSUPPORTED_PLATFORM})
+"""The codes by which an attempt says that no document can be rendered here."""
+_EXHAUSTED: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
+)
+"""What the machine has no more of: room, files, memory, processes."""
 
 
 @dataclass(eq=False, repr=False)
@@ -53,8 +78,14 @@ class PdfRenderWorker:
     engine: Engine | None = None
     """Whose jobs `process_job` takes; None for a worker that is only handed payloads."""
     monotonic: Callable[[], float] = time.monotonic
+    readiness: Readiness | None = None
+    """What tells whether something can be rendered here; None where nobody asks."""
     sealing: Callable[[], Sealing] | None = None
     """Makes what opens the passwords of jobs; None fails the jobs that have one."""
+
+    def unready(self) -> str | None:
+        """Say why nothing can be rendered here now; None when something can."""
+        return None if self.readiness is None else self.readiness.complaint()
 
     async def process_job(self, job_id: str) -> Job | None:
         """Claim one job, render it, store the artifact and finish.
@@ -76,7 +107,7 @@ class PdfRenderWorker:
             report = await self.perform(
                 job_id, attempt.payload, retry_count=retry_count, is_first=attempt.token <= 1
             )
-        except PdfError as error:
+        except (PdfError, RetryLater) as error:
             return await asyncio.to_thread(attempt.fail, error)
         except asyncio.CancelledError:
             await asyncio.to_thread(attempt.give_back)
@@ -135,6 +166,7 @@ class PdfRenderWorker:
 
         Raises:
             PdfError: with the code that the attempt fails with; it quotes nothing of the payload.
+            RetryLater: it was no fault of the document's, and no retry is spent.
         """
         began = self.monotonic()
         # Whoever stops a worker has decided nothing about the job.
@@ -164,15 +196,13 @@ class PdfRenderWorker:
                 "script_errors": list(rendered.script_errors),
                 "warnings": [warning.as_document() for warning in rendered.warnings],
             }
-        except PdfError as error:
-            status, code = "failed", error.code
-            raise
-        except Exception as error:  # noqa: BLE001 - the runner: whatever an attempt raises is its code
-            status, code = "failed", str(PdfErrorCode.UNKNOWN)
-            log.error("an attempt failed unexpectedly", extra={"error": type(error).__name__})
-            # Not what it says, nor where it came from: that may quote the payload.
-            why = f"the attempt failed unexpectedly by a {type(error).__name__}"
-            raise pdf_error(why, code=PdfErrorCode.UNKNOWN) from None
+        except Exception as error:
+            fault = error if isinstance(error, PdfError) else _fault_by(error)
+            later = await asyncio.to_thread(self._find_reprieve, job_id, fault)
+            status, code = "failed" if later is None else "given-back", fault.code
+            if fault is error and later is None:
+                raise
+            raise (later or fault) from None
         finally:
             facts = {
                 "job_id": job_id, "attempt": retry_count + 1, "status": status, "error_code": code,
@@ -180,6 +210,33 @@ class PdfRenderWorker:
                 "correlation_id": given.correlation_id,
             }  # fmt: skip
             log.info("an attempt has ended", extra=facts)
+
+    def _find_reprieve(self, job_id: str, error: PdfError) -> RetryLater | None:
+        """Return how a job is given back whose attempt has failed by no fault of its own; None when
+        the fault is its own, or has lasted for too long."""
+        is_lost = isinstance(error, MachineFault)
+        waits_for_others = error.detail == WRITE_FAILED
+        if error.code in _UNABLE and not is_lost and self.readiness is not None:
+            self.readiness.doubt(error)
+            waits_for_others = self.readiness.is_asked
+        if self.engine is None or not (is_lost or waits_for_others):
+            return None
+        before = 0
+        try:
+            job = self.engine.get(job_id)
+            for event in self.engine.inspect.trail(job_id):
+                before = 0 if event.to_state == PdfJobStatus.QUEUED else before
+                before += is_given_back(event)
+        except (BadInput, JobNotFound):
+            return None
+        except StoreError:
+            pass  # known at the next time
+        else:
+            is_old = now(self.engine) - job.created_at >= self.config.artifact_ttl
+            if is_old if waits_for_others else before >= MOST_GIVEN_BACK:
+                return None
+        after = min(LONGEST_REPRIEVE, FIRST_REPRIEVE * 2 ** min(before, 16))
+        return RetryLater(after, why=f"{error.code}: {error}")
 
     def _queued(self, job_id: str) -> dict[str, float]:
         """Tell how long the job was due before it was claimed, if that can be known."""
@@ -270,6 +327,17 @@ class PdfRenderWorker:
             )
 
 
+def _fault_by(error: Exception) -> PdfError:
+    """Make the error of an attempt that has failed by something unexpected."""
+    # Not what it says, nor where it came from: that may quote the payload.
+    why = f"the attempt failed unexpectedly by a {type(error).__name__}"
+    if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+        code = PdfErrorCode.BROWSER_LAUNCH_FAILED
+        return MachineFault(why, code=code, detail="machine_exhausted")
+    log.error("an attempt failed unexpectedly", extra={"error": type(error).__name__})
+    return pdf_error(why, code=PdfErrorCode.UNKNOWN)
+
+
 @contextmanager
 def _options_read() -> Iterator[None]:
     try:
@@ -283,12 +351,30 @@ def _options_read() -> Iterator[None]:
 async def open_worker(
     engine: Engine, config: PdfRenderConfig, sealing: Callable[[], Sealing] | None = None
 ) -> AsyncIterator[PdfRenderWorker]:
-    """Open the worker of a process that renders; `sealing` opens the passwords of jobs. Raises
-    BadInput: an expression of the URL allow-list cannot be used."""
+    """Open the worker of a process that renders, with every engine that it needs started; `sealing`
+    opens the passwords of jobs. Raises BadInput: an expression of the URL allow-list cannot be
+    used."""
     from ulak.services.pdf.configuration import artifacts_of, open_renderer, templates_of
 
     async with open_renderer(config, engine.kernel.tracing) as renderer:
-        yield PdfRenderWorker(
-            config, templates_of(config), renderer, artifacts_of(config, engine.store.clock),
-            engine=engine, sealing=sealing,
-        )  # fmt: skip
+        readiness = Readiness(renderer.probe, partial(_publish, Totals(engine)))
+        await readiness.look()
+        keeping = asyncio.create_task(readiness.keep(), name="ulak-pdf-readiness")
+        try:
+            yield PdfRenderWorker(
+                config, templates_of(config), renderer, artifacts_of(config, engine.store.clock),
+                engine=engine, readiness=readiness, sealing=sealing,
+            )  # fmt: skip
+        finally:
+            keeping.cancel()
+            await asyncio.wait([keeping])
+
+
+async def _publish(totals: Totals, engines: Mapping[str, str], complaint: str) -> None:
+    """Have the API tell what this worker has found out: no browser is in its process."""
+    if complaint:
+        await asyncio.to_thread(totals.tell, {NOT_READY: complaint})
+    else:
+        names = {"chromium": BROWSER, "weasyprint": WEASYPRINT}
+        told = {names[engine]: version for engine, version in engines.items()}
+        await asyncio.to_thread(totals.tell, told)

@@ -133,6 +133,7 @@ def test_a_process_that_breaks_fails_its_own_document_alone() -> None:
         async with a_pool(places=2) as pool:
             waits, killed = asyncio.Event(), asyncio.Event()
             neighbours: set[int] = set()
+            killings: list[int] = []
 
             async def act(url: str) -> None:
                 if "waits" in url:
@@ -144,7 +145,9 @@ def test_a_process_that_breaks_fails_its_own_document_alone() -> None:
                 os.kill(own, signal.SIGKILL)
                 await until(lambda: not is_alive(own))
                 assert all(map(is_alive, neighbours))
-                killed.set()
+                killings.append(own)
+                if len(killings) == 2:
+                    killed.set()
 
             fetch_by(pool, Asked(act))
             first = asyncio.ensure_future(
@@ -154,6 +157,7 @@ def test_a_process_that_breaks_fails_its_own_document_alone() -> None:
             with pytest.raises(PermanentPdfError) as failed:
                 await pool.render(document("<img src='http://kills.test/'>"), AMPLE)
             assert (failed.value.code, failed.value.detail) == ("UNKNOWN", "page_crashed")
+            assert len(killings) == 2, "the first time it is bad luck"
             assert (await first).pages == 1
 
     asyncio.run(story())

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ulak.services.pdf.browser.driver import (
     DRAWN_SMALL,
+    TOLD_OF_PAGES,
     Answer,
     BrowserGone,
     PageCrashed,
@@ -61,6 +62,8 @@ class DevBrowser:
         self._output_bytes = output_bytes
         self._pipe = pipe
         self.pid = process.pid
+        self.driver_pid = 0
+        self.profile = launch.profile
         self.version = ""
         self._ending: asyncio.Task[None] | None = None
         self._awaited: dict[str, str | None] = {}
@@ -69,6 +72,7 @@ class DevBrowser:
         listeners = {
             "Target.attachedToTarget": self._attached,
             "Target.detachedFromTarget": self._detached,
+            "Target.targetCrashed": self._crashed,
         }
         self._pipe.listen("", listeners)
 
@@ -76,6 +80,7 @@ class DevBrowser:
         """Wait until it answers, and have everything that it opens stopped at birth."""
         version = self._pipe.send("Browser.getVersion")
         attach = self._pipe.send("Target.setAutoAttach", **_ATTACH)
+        self._pipe.send("Target.setDiscoverTargets", **TOLD_OF_PAGES)
         self.version = (await version)["product"]
         await attach
 
@@ -144,6 +149,11 @@ class DevBrowser:
         if page is not None:
             page.gone()
 
+    def _crashed(self, event: Params) -> None:
+        for page in self._pages.values():
+            if page.target == event["targetId"]:
+                page.ended(event["status"])
+
 
 class DevPage(ShownPage):
     """A page in a context of its own."""
@@ -161,6 +171,7 @@ class DevPage(ShownPage):
         super().__init__(answer, output_bytes=output_bytes)
         self._pipe = pipe
         self.context = context
+        self.target = target
         self._frame = target  # a page's target and its frame have one name
         self._session = session
         self._waiting: set[asyncio.Future[Params]] = set()

@@ -16,6 +16,7 @@ import re
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ulak.services.pdf.browser import page_scripts as scripts
@@ -40,6 +41,13 @@ MARK: Final = "\U0010ffff"
 _MOST_MARKS: Final = 5000
 """In one document: those of its first pages, which are enough where there are so many."""
 _POLL_S: Final = 0.02
+_TOLD_WITHIN_S: Final = 1.0
+"""How long a browser may take to say how the process of a page has ended. It takes milliseconds; a
+guess."""
+KILLED: Final = "killed"
+"""How a process has ended, in the browser's word: by a signal that no page sends itself."""
+TOLD_OF_PAGES: Final = {"discover": True, "filter": [{"type": "page"}]}
+"""`Target.setDiscoverTargets`: has the browser say how the processes of pages have ended."""
 _PER_INCH: Final = 96
 _SLACK: Final = 2
 """Pixels: what rounding may cost between what is measured and what is printed."""
@@ -130,6 +138,8 @@ class ShownPage:
         self._was_read = False
         self._has_loaded = asyncio.Event()
         self._failure: Exception | None = None
+        self._status: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """How its process has ended, once the browser has told."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._listeners: dict[str, Callable[[dict[str, Any]], None]] = {
@@ -212,6 +222,17 @@ class ShownPage:
     async def kill(self) -> None:
         """Have the page's process end at once, whatever it does."""
         raise NotImplementedError
+
+    async def was_killed(self) -> bool:
+        """Tell whether somebody has killed the process of a page that has crashed; its own faults
+        end it by other signals."""
+        await asyncio.wait([self._status], timeout=_TOLD_WITHIN_S)
+        return self._status.done() and self._status.result() == KILLED
+
+    def ended(self, status: str) -> None:
+        """Take note how the page's process has ended, in the browser's word."""
+        if not self._status.done():
+            self._status.set_result(status)
 
     async def _ask(self, method: str, /, **params: Any) -> dict[str, Any]:
         """Send a command to the page; the cause of its `PageFailed` is what the browser said."""
@@ -335,6 +356,14 @@ class Browser(Protocol):
     @property
     def pid(self) -> int:
         """The number of its first process: the root of the tree whose memory is watched."""
+
+    @property
+    def driver_pid(self) -> int:
+        """The number of the process that stands between; 0 when there is none."""
+
+    @property
+    def profile(self) -> Path:
+        """The directory that it writes to."""
 
     async def open(self, *, javascript: bool, answer: Answer) -> ShownPage:
         """Open a fresh page in a context of its own; each of its requests is put to `answer`."""

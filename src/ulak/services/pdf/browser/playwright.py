@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
+from weakref import WeakSet
 
 from playwright.async_api import (
     Browser,
@@ -28,6 +30,7 @@ from playwright.async_api import (
 
 from ulak.services.pdf.browser.driver import (
     DRAWN_SMALL,
+    TOLD_OF_PAGES,
     Answer,
     BrowserGone,
     Loaded,
@@ -38,7 +41,12 @@ from ulak.services.pdf.browser.driver import (
     passed_headers,
 )
 from ulak.services.pdf.browser.launch import Launch
-from ulak.services.pdf.browser.process import find_processes, looked_at, state_and_parent
+from ulak.services.pdf.browser.process import (
+    find_processes,
+    is_stopped,
+    looked_at,
+    state_and_parent,
+)
 from ulak.services.pdf.document import Document, Fetched, Limits
 
 _SWITCHES: Final = ("--remote-debugging-pipe", "--no-startup-window")
@@ -48,6 +56,8 @@ _LOOKS: Final = 10
 _GLANCE_S: Final = 0.02
 _STOPS_WITHIN_S: Final = 5.0
 """How long Playwright may take to end when its browser has. It takes milliseconds; a guess."""
+_DRIVER: Final = "run-driver"
+"""In the command of Playwright's process."""
 
 
 class PlaywrightDriver:
@@ -57,17 +67,28 @@ class PlaywrightDriver:
         self._output_bytes = output_bytes
 
     async def start(self, launch: Launch) -> PlaywrightBrowser:
+        others = set(_find_drivers())
         starting = asyncio.ensure_future(async_playwright().start())
+        starting.add_done_callback(looked_at)
         try:
             playwright = await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # Its process is on the way and would be nobody's: it is waited for, and ended.
-            await PlaywrightBrowser(launch, await starting, output_bytes=0).kill()
+            # Its process is on the way and would be nobody's: it is waited for, and ended. One
+            # that does not even start is killed, which ends the wait.
+            await asyncio.wait([starting], timeout=_STOPS_WITHIN_S)
+            if not starting.done():
+                _kill(set(_find_drivers()) - others)
+                await asyncio.wait([starting])
+            if starting.cancelled() or starting.exception() is not None:
+                launch.remove()
+            else:
+                await PlaywrightBrowser(launch, starting.result(), output_bytes=0).kill()
             raise
-        except Error as error:
+        except Exception as error:
             launch.remove()
-            raise OSError("Playwright's own process cannot be executed") from error
+            raise OSError("Playwright's own process does not start") from error
         browser = PlaywrightBrowser(launch, playwright, output_bytes=self._output_bytes)
+        browser.driver_pid = next(iter(set(_find_drivers()) - others), 0)
         try:
             await browser.start()
         except BaseException as error:
@@ -88,13 +109,19 @@ class PlaywrightBrowser:
         self._browser: Browser | None = None
         self.version = ""
         self.pid = 0
-        self._playwright_pid = 0
+        self.driver_pid = 0
+        """The number of Playwright's own process."""
+        self.profile: Path = launch.profile
+        self.pages: WeakSet[PlaywrightPage] = WeakSet()
+        self._driver = 0
+        """What tells the loop that Playwright's process has ended; 0 when nothing does."""
+        self._driver_has_ended = False
         self._ended: asyncio.Future[None] | None = None
 
     @property
     def is_over(self) -> bool:
-        """The browser's first process has ended."""
-        return state_and_parent(self.pid)[0] in ("", "Z")
+        """The browser's first process has ended, or Playwright's has."""
+        return self._driver_has_ended or state_and_parent(self.pid)[0] in ("", "Z")
 
     async def start(self) -> None:
         """Start the browser, and find its first process and Playwright's."""
@@ -121,7 +148,10 @@ class PlaywrightBrowser:
         self.pid = next(self._roots(), 0)
         if not self.pid:
             raise BrowserGone
-        self._playwright_pid = state_and_parent(self.pid)[1]
+        self.driver_pid = state_and_parent(self.pid)[1]
+        session.on("Target.targetCrashed", self._crashed)
+        await session.send("Target.setDiscoverTargets", TOLD_OF_PAGES)
+        self._watch_driver()
 
     async def open(self, *, javascript: bool, answer: Answer) -> PlaywrightPage:
         if self._browser is None:
@@ -155,15 +185,42 @@ class PlaywrightBrowser:
 
     async def _end(self) -> None:
         self._kill_browser()
+        if self.driver_pid and is_stopped(self.driver_pid):
+            _kill({self.driver_pid})
         stopping = asyncio.ensure_future(self._playwright.stop())
         stopping.add_done_callback(looked_at)
         await asyncio.wait({stopping}, timeout=_STOPS_WITHIN_S)
-        if not stopping.done() and self._playwright_pid:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(self._playwright_pid, signal.SIGKILL)
+        if not stopping.done() and self.driver_pid:
+            _kill({self.driver_pid})
             await asyncio.wait({stopping})
         self._kill_browser()  # one that was being started meanwhile
+        self._watch_driver_no_more()
         await asyncio.to_thread(self._launch.remove)
+
+    def _watch_driver(self) -> None:
+        """Have pages told when Playwright's process ends: it tells nobody of its own end."""
+        try:
+            self._driver = os.pidfd_open(self.driver_pid)
+        except OSError as error:
+            raise BrowserGone from error
+        asyncio.get_running_loop().add_reader(self._driver, self._driver_ended)
+
+    def _watch_driver_no_more(self) -> None:
+        if self._driver:
+            asyncio.get_running_loop().remove_reader(self._driver)
+            os.close(self._driver)
+            self._driver = 0
+
+    def _driver_ended(self) -> None:
+        self._driver_has_ended = True
+        self._watch_driver_no_more()
+        for page in tuple(self.pages):
+            page.lose()
+
+    def _crashed(self, event: dict[str, Any]) -> None:
+        for page in tuple(self.pages):
+            if page.target == event["targetId"]:
+                page.ended(event["status"])
 
     def _kill_browser(self) -> None:
         # The browser is the first of a group of its own, and all of its tree are in it.
@@ -219,8 +276,21 @@ class PlaywrightPage(ShownPage):
             commands.append(self._ask("Runtime.enable"))
         tree = (await asyncio.gather(*commands))[0]
         self._frame = tree["frameTree"]["frame"]["id"]
+        self._browser.pages.add(self)
         made = await self._ask("Page.createIsolatedWorld", frameId=self._frame, worldName="ulak")
         self._world = made["executionContextId"]
+
+    @property
+    def target(self) -> str:
+        """The name of its target, which is that of its frame."""
+        return self._frame
+
+    def lose(self) -> None:
+        """Take note that nobody is there any more who would answer."""
+        self._fail(BrowserGone())
+        self.is_gone = True
+        if not self._gone.done():
+            self._gone.set_result(None)
 
     async def load(self, document: Document) -> Loaded:
         try:
@@ -325,3 +395,15 @@ class PlaywrightPage(ShownPage):
 
         if self._page is not None and page != self._page:
             self._begin(close())
+
+
+def _find_drivers() -> Iterator[int]:
+    """Find the processes of Playwright that this one has started."""
+    ours = os.getpid()
+    return (pid for pid, _ in find_processes(_DRIVER) if state_and_parent(pid)[1] == ours)
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)

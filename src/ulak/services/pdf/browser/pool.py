@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
@@ -35,7 +36,7 @@ from ulak.services.pdf.browser.driver import (
 )
 from ulak.services.pdf.browser.launch import Launch, prepare
 from ulak.services.pdf.browser.renderers import Keeper, Pool, Requests, out_of_time, refuse_large
-from ulak.services.pdf.browser.warm import WarmBrowser, launch_browser
+from ulak.services.pdf.browser.warm import NOT_WELL, WarmBrowser, launch_browser
 from ulak.services.pdf.document import (
     GLYPHS_UNCHECKED,
     LAUNCH,
@@ -50,10 +51,11 @@ from ulak.services.pdf.document import (
     Times,
 )
 from ulak.services.pdf.model import (
+    MachineFault,
+    PdfError,
     PdfErrorCode,
     PermanentPdfError,
     not_as_asked,
-    not_started,
     over_limit,
 )
 
@@ -61,8 +63,24 @@ log = logging.getLogger(__name__)
 
 SURVIVAL_S: Final = 2.0
 """How long what was killed may take to be gone (P-14)."""
-_LOSSES: Final = 2
-"""How often a document may lose its browser: once is bad luck."""
+_MOST_FAULTS: Final = 2
+"""How often an attempt may lose its page in the same way: once is bad luck."""
+_LOST: Final = "browser_lost"
+_KILLED: Final = "page_killed"
+_NO_ROOM: Final = "disk_full"
+_CRASHED: Final = "page_crashed"
+_FAILED: Final = "page_failed"
+_UNREADABLE: Final = "unreadable_output"
+_FAULTS_OF_MACHINE: Final = {
+    _LOST: "the browser was lost twice",
+    _KILLED: "the process of its page was killed twice",
+    _NO_ROOM: "the disk that the browser writes to is full",
+}
+_FAULTS_OF_DOCUMENT: Final = {
+    _CRASHED: "the page broke",
+    _FAILED: "the page broke",
+    _UNREADABLE: "what the browser printed cannot be read",
+}
 
 
 class BrowserPool(Pool[WarmBrowser]):
@@ -99,16 +117,20 @@ class BrowserPool(Pool[WarmBrowser]):
         keeper = Keeper(start, idle_after=idle_after)
         super().__init__(keeper, fetcher=fetcher, limits=limits, places=places)
         self._tracing = tracing
+        self._prepare = prepare
 
     async def render(self, document: Document, times: Times) -> Rendered:
         """Render one document in a context of its own, when its turn comes.
 
         Its time begins now. Cancelled, it takes its page with it.
 
+        A page or a browser that is lost is replaced, within the time of the document.
+
         Raises:
-            TransientPdfError: the browser does not start or was lost twice, or the time ran out.
-            PermanentPdfError: the document exceeds a limit, its page broke, or no browser can run
-                here.
+            MachineFault: page or browser were lost twice by no fault of the document.
+            TransientPdfError: the browser does not start, or the time ran out.
+            PermanentPdfError: the document exceeds a limit, its page broke twice, or no browser can
+                run here.
         """
         refuse_large(document, self._limits)
         with Steps(self._tracing) as steps:
@@ -123,6 +145,37 @@ class BrowserPool(Pool[WarmBrowser]):
                 return await attempt.render()
             finally:
                 self._turns.release()
+
+    async def probe(self) -> str:
+        """Have the browser show something, starting it if none runs; return its name and version.
+
+        One that was let go because nobody needs it is not started: it is looked whether it could
+        be, and '' is returned. One that cannot show anything is replaced.
+
+        Raises:
+            PdfError: no browser can be started.
+        """
+        if self._keeper.is_resting:
+            await asyncio.to_thread(lambda: self._prepare().remove())
+            return ""
+        running = self._keeper.current
+        warm = await self._keeper.get()
+        if warm is running and not warm.busy:
+            try:
+                await warm.show_something()
+            except NOT_WELL:
+                self._keeper.discard(warm)
+                warm = await self._keeper.get()
+        warm.open_ahead(javascript=False)
+        return warm.engine
+
+
+class _Broken(Exception):
+    """A page was lost, in the way that this names; another may be tried."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(word)
+        self.word = word
 
 
 class _Attempt:
@@ -149,8 +202,9 @@ class _Attempt:
         self._page: ShownPage | None = None
 
     async def render(self) -> Rendered:
-        """Render the document on a browser, and on another one if that was lost."""
-        for _ in range(_LOSSES):
+        """Render the document, and again on a fresh page if the first was lost."""
+        faults: Counter[str] = Counter()
+        while True:
             self._steps.begin(LAUNCH)
             try:
                 async with asyncio.timeout_at(self.ask_at):
@@ -161,9 +215,15 @@ class _Attempt:
                 return await self._render_on(warm)
             except BrowserGone:
                 self._keeper.discard(warm)
+                word = _LOST
+            except _Broken as broken:
+                word = broken.word
             finally:
                 self._keeper.used(warm)
-        raise not_started("the browser was lost twice", detail="browser_lost")
+            log.warning("a document has lost its page", extra={"detail": word, "pid": warm.pid})
+            faults[word] += 1
+            if faults[word] == _MOST_FAULTS:
+                raise _fault(word)
 
     async def _render_on(self, warm: WarmBrowser) -> Rendered:
         """Render the document; raise `BrowserGone` where another browser may be tried."""
@@ -181,13 +241,10 @@ class _Attempt:
             else:
                 await self._put_down(page, warm, self._hard_at)
             raise out_of_time() from error
-        except (PageCrashed, PageFailed) as error:
+        except (PageCrashed, PageFailed, NotChromiums) as error:
             if warm.took_memory_kill():
                 raise over_limit("memory_exceeded", "its page needs too much memory") from error
-            word = "page_crashed" if isinstance(error, PageCrashed) else "page_failed"
-            raise PermanentPdfError(
-                "the page broke", code=PdfErrorCode.UNKNOWN, detail=word
-            ) from error
+            raise _Broken(await self._why_broken(error, warm)) from error
         except Unfit as error:
             raise not_as_asked(error.detail, str(error)) from error
         except OutputTooLarge as error:
@@ -210,15 +267,8 @@ class _Attempt:
         printed = await page.print(document)
         if len(printed) > limits.output_bytes:
             raise over_limit("output_too_large", f"its PDF has {len(printed)} bytes")
-        try:
-            pages = count_pages(printed)
-            pdf = same_bytes(with_language(printed, language_of(document.html)))
-        except NotChromiums as error:
-            raise PermanentPdfError(
-                f"what the browser printed cannot be read: {error}",
-                code=PdfErrorCode.UNKNOWN,
-                detail="unreadable_output",
-            ) from error
+        pages = count_pages(printed)
+        pdf = same_bytes(with_language(printed, language_of(document.html)))
         if pages > limits.pages:
             raise over_limit("too_many_pages", f"it has {pages} pages")
         if document.single_page and pages != 1:
@@ -235,6 +285,15 @@ class _Attempt:
             script_errors=loaded.script_errors,
             warnings=warnings,
         )
+
+    async def _why_broken(self, error: Exception, warm: WarmBrowser) -> str:
+        """Name what a page was lost by: the machine, or its document."""
+        if not await asyncio.to_thread(warm.has_room):
+            return _NO_ROOM
+        if isinstance(error, PageCrashed):
+            is_killed = self._page is not None and await self._page.was_killed()
+            return _KILLED if is_killed else _CRASHED
+        return _UNREADABLE if isinstance(error, NotChromiums) else _FAILED
 
     async def _look_for_boxes(
         self, printed: bytes, page: ShownPage, warm: WarmBrowser
@@ -289,3 +348,11 @@ class _Attempt:
             self._keeper.discard(warm)
         except (BrowserGone, PageCrashed):
             return
+
+
+def _fault(word: str) -> PdfError:
+    """Make the error of a document that has lost its pages in this way."""
+    if word in _FAULTS_OF_MACHINE:
+        code = PdfErrorCode.BROWSER_LAUNCH_FAILED
+        return MachineFault(_FAULTS_OF_MACHINE[word], code=code, detail=word)
+    return PermanentPdfError(_FAULTS_OF_DOCUMENT[word], code=PdfErrorCode.UNKNOWN, detail=word)

@@ -22,7 +22,9 @@ T = TypeVar("T")
 _ABOVE: Final = 10
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _KIND: Final = re.compile(rb"--type=([a-z-]+)")
-_OF_PAGES: Final = frozenset({"renderer", "utility"})
+STOPPED: Final = "T"
+"""The state of a process that a signal has stopped, as /proc has it."""
+OF_PAGES: Final = frozenset({"renderer", "utility"})
 """Kinds of processes that work for pages: the second puts printed pages together."""
 
 
@@ -132,6 +134,11 @@ def state_and_parent(pid: int) -> tuple[str, int]:
         return "", 0
 
 
+def is_stopped(pid: int) -> bool:
+    """Tell whether a signal has stopped a process: it does nothing until it is let go on."""
+    return state_and_parent(pid)[0] == STOPPED
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """One process and its resident memory."""
@@ -176,7 +183,7 @@ class Tree:
         for usage in self.sample():
             # What is shared with others counts in part: the browser's own code is 150 MB.
             if (
-                usage.kind in _OF_PAGES
+                usage.kind in OF_PAGES
                 and usage.resident > limit
                 and _proportional(usage) > limit
                 and state_and_parent(usage.pid)[1] == self._parents[usage.pid]
@@ -185,6 +192,15 @@ class Tree:
                     os.kill(usage.pid, signal.SIGKILL)
                     killed += 1
         return killed
+
+    def find_stopped(self) -> dict[int, str]:
+        """Find the processes that a signal has stopped, and return each with its kind."""
+        found = {}
+        for pid in self._parents:
+            if self._belongs(pid) and is_stopped(pid):
+                with suppress(OSError):  # it has ended meanwhile
+                    found[pid] = self._kind_of(pid)
+        return found
 
     def lasting(self) -> int:
         """Tell what the processes hold that outlive their pages: those that can only grow."""

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 10.0
+_BUSY_LOOK_S: Final = 1.0
+"""When to look again whether one is idle that was busy when its time was over."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,7 +74,7 @@ class Keeper(Generic[R]):
     """Has a renderer for whoever asks. Belongs to one event loop.
 
     Args:
-        idle_after: Nothing was rendered for so long, and it is let go.
+        idle_after: Nothing was rendered for so long, and it is let go; never when that is nothing.
         first_pause_s: How long the start that follows a failed one waits; then twice as long.
     """
 
@@ -95,6 +97,8 @@ class Keeper(Generic[R]):
         self._idle_at = 0.0
         self._going: asyncio.TimerHandle | None = None
         self._is_closed = False
+        self.is_resting = False
+        """None runs because nobody has needed one lately."""
 
     async def get(self) -> R:
         """Return the one that runs; start one when there is none.
@@ -157,6 +161,7 @@ class Keeper(Generic[R]):
             began = loop.time()
             renderer = await self._start_one()
         except BaseException as error:
+            self.is_resting = False
             pause = min(_LONGEST_PAUSE_S, self._first_pause_s * 2 ** min(self._failures, 16))
             self._failures += 1
             self._not_before = loop.time() + pause
@@ -166,6 +171,7 @@ class Keeper(Generic[R]):
         finally:
             self._starting = None
         self._failures = 0
+        self.is_resting = False
         self._running.append(renderer)
         old, self.current = self.current, renderer
         if old is not None:
@@ -185,19 +191,23 @@ class Keeper(Generic[R]):
     def _rest(self) -> None:
         loop = asyncio.get_running_loop()
         self._idle_at = loop.time() + self._idle_s
-        if self._going is None and not self._is_closed:
+        if self._idle_s and self._going is None and not self._is_closed:
             self._going = loop.call_at(self._idle_at, self._let_go)
 
     def _let_go(self) -> None:
         self._going = None
         loop = asyncio.get_running_loop()
         renderer = self.current
-        if renderer is None or renderer.busy:
-            return  # What is on it now will say when it is done.
+        if renderer is None:
+            return
+        if renderer.busy:
+            self._going = loop.call_later(min(_BUSY_LOOK_S, self._idle_s), self._let_go)
+            return
         if loop.time() < self._idle_at:
             self._going = loop.call_at(self._idle_at, self._let_go)
             return
         self.current = None
+        self.is_resting = True
         self._end_when_free(renderer)
 
     def _done(self, task: asyncio.Task[Any]) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import signal
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -19,17 +23,21 @@ from ulak.services.pdf.browser.driver import (
     ShownPage,
 )
 from ulak.services.pdf.browser.launch import Launch
-from ulak.services.pdf.browser.process import Tree, undo
+from ulak.services.pdf.browser.process import OF_PAGES, Tree, is_stopped, looked_at, undo
 from ulak.services.pdf.browser.renderers import Renderer
 from ulak.services.pdf.document import Document, Fetched
 from ulak.services.pdf.model import not_started
 
+log = logging.getLogger(__name__)
+
 LAUNCH_TIMEOUT: Final = timedelta(seconds=10)
-_NOT_WELL: Final = (OSError, BrowserGone, PageCrashed, PageFailed)
+NOT_WELL: Final = (OSError, BrowserGone, PageCrashed, PageFailed)
 """What a browser that cannot be used comes to; running out of time is the first."""
 _NOTHING: Final = Document("<p>nothing</p><iframe srcdoc='<p>nothing</p>'></iframe>")
 _LOOK_EVERY: Final = 10
 """Documents between two looks at a browser's growth: a look takes some milliseconds."""
+_ROOM: Final = 16 * 1024 * 1024
+"""Bytes that a browser needs for its files, a page's shared memory among them; a guess."""
 _LOOK_EVERY_S: Final = 0.1
 """How often memory is looked at while pages work: a page gains some 40 MB in that time
 (typed arrays filled in a loop, on the machine of the figures)."""
@@ -67,6 +75,8 @@ class WarmBrowser(Renderer):
     renders: int = 0
     memory_kills: int = 0
     """Processes that were killed for their memory, and of which no page was found yet."""
+    _stopped: frozenset[int] = frozenset()
+    """What stood still when it was looked at last."""
     _first_size: int = 0
     _spares: deque[_Spare] = field(default_factory=deque)
     _watch: asyncio.Task[None] | None = None
@@ -90,13 +100,33 @@ class WarmBrowser(Renderer):
             BrowserGone: the browser has ended, or cannot even hold an empty page.
         """
         try:
-            page = await self._open_spare(javascript=javascript, answer=answer)
-            page = page or await self.browser.open(javascript=javascript, answer=answer)
-        except PageCrashed as error:
+            async with asyncio.timeout(LAUNCH_TIMEOUT.total_seconds()):
+                page = await self._open_spare(javascript=javascript, answer=answer)
+                page = page or await self.browser.open(javascript=javascript, answer=answer)
+        except (PageCrashed, TimeoutError) as error:
             raise BrowserGone from error
         # The next document is most likely of this one's kind.
-        self._open_ahead(javascript=javascript)
+        self.open_ahead(javascript=javascript)
         return page
+
+    async def show_something(self) -> None:
+        """Show a document in a page of its own, as a browser that is well can. Raises what a
+        browser that is not comes to: one of `NOT_WELL`."""
+        self.enter()
+        try:
+            async with asyncio.timeout(LAUNCH_TIMEOUT.total_seconds()):
+                await _show_something(self.browser)
+        finally:
+            self.leave()
+
+    def has_room(self) -> bool:
+        """Tell whether the disk that the browser writes to has room: where it has none pages crash,
+        and what they print is cut off."""
+        try:
+            found = os.statvfs(self.browser.profile)
+        except OSError:
+            return False
+        return found.f_bavail * found.f_frsize >= _ROOM
 
     def enter(self) -> None:
         """Count a document in; while there is one, memory is watched."""
@@ -152,13 +182,17 @@ class WarmBrowser(Renderer):
         while spare := next((one for one in self._spares if one.javascript == javascript), None):
             self._spares.remove(spare)
             spare.answer = answer
-            page = await spare.opening
+            try:
+                page = await spare.opening
+            except PageCrashed:
+                continue
             if not page.is_gone:
                 return page
             await page.close()
         return None
 
-    def _open_ahead(self, *, javascript: bool) -> None:
+    def open_ahead(self, *, javascript: bool) -> None:
+        """Begin to open a page for the next document, unless enough of them wait."""
         if self.is_retired or len(self._spares) >= self.spares_at_most:
             return
         spare = _Spare(self.browser, javascript)
@@ -176,6 +210,32 @@ class WarmBrowser(Renderer):
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             self.memory_kills += self._tree.kill_beyond(self.memory_bytes)
+            self._end_stopped()
+
+    def _end_stopped(self) -> None:
+        """Kill what stands still at two looks, so that no document waits for it: a page's process
+        alone, or all of the browser."""
+        found = self._tree.find_stopped()
+        if (driver := self.browser.driver_pid) and is_stopped(driver):
+            found[driver] = "driver"
+        still, self._stopped = self._stopped & found.keys(), frozenset(found)
+        if not still:
+            return
+        log.warning("a renderer stands still and is killed", extra={"pids": sorted(still)})
+        for pid in still:
+            if found[pid] in OF_PAGES:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if any(found[pid] not in OF_PAGES for pid in still):
+            # Not by this task: to kill a browser ends its watch.
+            ending = asyncio.ensure_future(self.browser.kill())
+            ending.add_done_callback(looked_at)
+
+
+async def _show_something(browser: Browser) -> None:
+    page = await _Spare(browser, javascript=False).opening
+    await page.load(_NOTHING)
+    await page.close()
 
 
 async def launch_browser(driver: Driver, prepare: Callable[[], Launch]) -> Browser:
@@ -187,9 +247,7 @@ async def launch_browser(driver: Driver, prepare: Callable[[], Launch]) -> Brows
             try:
                 # Before anybody's document: in its very first page a frame may ask before its
                 # requests are intercepted, and then nobody counts them.
-                page = await _Spare(browser, javascript=False).opening
-                await page.load(_NOTHING)
-                await page.close()
+                await _show_something(browser)
             except BaseException:
                 await browser.kill()
                 raise
@@ -197,6 +255,6 @@ async def launch_browser(driver: Driver, prepare: Callable[[], Launch]) -> Brows
     except BaseException as error:
         # A thread cannot be stopped: what it has made, or will have, is taken away.
         undo(preparing, Launch.remove)
-        if isinstance(error, _NOT_WELL):
+        if isinstance(error, NOT_WELL):
             raise not_started("the browser did not start") from error
         raise

@@ -16,7 +16,13 @@ import msgspec
 
 from ulak.services.pdf.browser.renderers import Keeper, Pool, Requests, out_of_time, refuse_large
 from ulak.services.pdf.document import Document, Fetcher, Limits, Rendered, Times
-from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError, not_as_asked, over_limit
+from ulak.services.pdf.model import (
+    MachineFault,
+    PdfErrorCode,
+    PermanentPdfError,
+    not_as_asked,
+    over_limit,
+)
 from ulak.services.pdf.weasy.frames import TooLong, pack, read
 from ulak.services.pdf.weasy.ground import lost
 from ulak.services.pdf.weasy.process import Child, Gone, Zygote
@@ -25,7 +31,7 @@ LAUNCH_TIMEOUT: Final = timedelta(seconds=30)
 """Loading takes a second on an idle machine. Longer than a browser gets: importing is work of the
 processor alone, and there may be little of it. A guess."""
 _LOSSES: Final = 2
-"""How often a document may lose its process to somebody else's doing: once is bad luck."""
+"""How often a document may lose its process: once is bad luck."""
 _SLACK_S: Final = 2
 """More of the processor than of the clock, so that it is the clock which ends a document."""
 
@@ -97,7 +103,8 @@ class WeasyPool(Pool[Zygote]):
         Its time begins now, and at the hard limit it is killed. Cancelled, its process ends.
 
         Raises:
-            TransientPdfError: WeasyPrint does not start or was lost twice, or the time ran out.
+            MachineFault: its process was lost twice, not each time by the document.
+            TransientPdfError: WeasyPrint does not start, or the time ran out.
             PermanentPdfError: the document exceeds a limit or asks for what takes a browser,
                 WeasyPrint fails on it, or cannot run here.
         """
@@ -110,9 +117,19 @@ class WeasyPool(Pool[Zygote]):
         except TimeoutError as error:
             raise out_of_time() from error
 
+    async def probe(self) -> str:
+        """Have WeasyPrint loaded, and return its name and version; '' when what is loaded was let
+        go because nobody needs it.
+
+        Raises:
+            PdfError: it cannot be loaded.
+        """
+        return "" if self._keeper.is_resting else (await self._loaded()).engine
+
     async def _render(self, document: Document, times: Times, began_at: float) -> Rendered:
         loop = asyncio.get_running_loop()
         cpu_s = math.ceil(times.hard.total_seconds()) + _SLACK_S
+        crashes = 0
         for _ in range(_LOSSES):
             launched = loop.time()
             zygote = await self._loaded()
@@ -124,9 +141,10 @@ class WeasyPool(Pool[Zygote]):
                 try:
                     said, pdf = await _converse(document, child, requests, self._limits)
                 except (EOFError, OSError) as error:
-                    if await self._is_lost(zygote):
-                        continue
-                    raise crashed() from error
+                    crashes += not await self._is_lost(zygote)
+                    if crashes == _LOSSES:
+                        raise crashed() from error
+                    continue
                 finally:
                     # Shielded: who is cancelled here leaves it being done.
                     await asyncio.shield(zygote.end(child))
@@ -148,7 +166,8 @@ class WeasyPool(Pool[Zygote]):
                 },
                 blocked=dict(requests.blocked),
             )
-        raise lost("its process was lost twice")
+        code = PdfErrorCode.BROWSER_LAUNCH_FAILED
+        raise MachineFault("its process was lost twice", code=code, detail="renderer_lost")
 
     async def _begin(self, zygote: Zygote, cpu_s: int) -> Child:
         return await zygote.begin(memory_bytes=self._limits.memory_bytes, cpu_s=cpu_s)
