@@ -67,6 +67,13 @@ class WarmBrowser(Renderer):
     renders: int = 0
     memory_kills: int = 0
     """Processes that were killed for their memory, and of which no page was found yet."""
+    scripted: int = 0
+    """Documents on it whose scripts run."""
+    suspects: int = 0
+    """It was ended since what works for all pages grew too much, and one of so many documents did
+    it: of those with scripts, if there were any."""
+    was_scripted: bool = False
+    """There were."""
     _first_size: int = 0
     _spares: deque[_Spare] = field(default_factory=deque)
     _watch: asyncio.Task[None] | None = None
@@ -98,15 +105,17 @@ class WarmBrowser(Renderer):
         self._open_ahead(javascript=javascript)
         return page
 
-    def enter(self) -> None:
+    def enter(self, *, javascript: bool) -> None:
         """Count a document in; while there is one, memory is watched."""
         self.busy += 1
+        self.scripted += javascript
         if self._watch is None:
             self._watch = asyncio.ensure_future(self._watch_memory())
 
-    def leave(self) -> None:
+    def leave(self, *, javascript: bool) -> None:
         """Count a document out."""
         self.busy -= 1
+        self.scripted -= javascript
         if self.busy == 0:
             self.memory_kills = 0
             self._stop_watching()
@@ -176,6 +185,11 @@ class WarmBrowser(Renderer):
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             self.memory_kills += self._tree.kill_beyond(self.memory_bytes)
+            if self._tree.has_outgrown:
+                self.suspects, self.was_scripted = self.scripted or self.busy, self.scripted > 0
+                # Whoever is on it is told that it is gone; who keeps it takes it away.
+                await self.browser.kill()
+                return
 
 
 async def launch_browser(driver: Driver, prepare: Callable[[], Launch]) -> Browser:

@@ -16,7 +16,13 @@ import msgspec
 
 from ulak.services.pdf.browser.renderers import Keeper, Pool, Requests, out_of_time, refuse_large
 from ulak.services.pdf.document import Document, Fetcher, Limits, Rendered, Times
-from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError, not_as_asked, over_limit
+from ulak.services.pdf.model import (
+    PdfError,
+    PdfErrorCode,
+    PermanentPdfError,
+    not_as_asked,
+    over_limit,
+)
 from ulak.services.pdf.weasy.frames import TooLong, pack, read
 from ulak.services.pdf.weasy.ground import lost
 from ulak.services.pdf.weasy.process import Child, Gone, Zygote
@@ -127,6 +133,9 @@ class WeasyPool(Pool[Zygote]):
                     if await self._is_lost(zygote):
                         continue
                     raise crashed() from error
+                except PdfError as error:
+                    error.blocked = dict(requests.blocked)
+                    raise
                 finally:
                     # Shielded: who is cancelled here leaves it being done.
                     await asyncio.shield(zygote.end(child))
