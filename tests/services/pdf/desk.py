@@ -15,7 +15,7 @@ from ulak.engine.engine import Engine
 from ulak.services.pdf.artifacts import PdfArtifactStore
 from ulak.services.pdf.document import Document, Rendered, Times
 from ulak.services.pdf.flow import make_flow, payload_of
-from ulak.services.pdf.jobs import PdfJobStore
+from ulak.services.pdf.jobs import Created, PdfJobStore
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
 from ulak.services.pdf.page import NOTHING_SAID, PageOptions
 from ulak.services.pdf.settings import PdfRenderConfig, PdfSecurityConfig
@@ -39,6 +39,17 @@ def make_tables(url: str) -> None:
 def payload(**variables: Any) -> dict[str, Any]:
     """A payload of the invoice with these variables."""
     return payload_of(variables, template_version="1")
+
+
+def created(
+    jobs: PdfJobStore, template: str, asked: Mapping[str, Any], *, tenant: str = "",
+    actor: str = "", **options: Any,
+) -> Created:  # fmt: skip
+    """Create a job, and tell whether it was there already."""
+    new = jobs.new_job(template, asked, tenant=tenant, **options)
+    [made] = jobs.create_jobs([new], tenant=tenant, actor=actor)
+    assert isinstance(made, Created)
+    return made
 
 
 class Desk:
@@ -70,7 +81,7 @@ class Desk:
 
     def create(self, **variables: Any) -> PdfJob:
         """Create a job that is like no other unless its variables are the same."""
-        return self.jobs.create_job(INVOICE, payload(**variables)).job
+        return self.jobs.create_job(INVOICE, payload(**variables))
 
     def succeed(self, job_id: str) -> PdfJob:
         """Have a queued job succeed with an artifact."""

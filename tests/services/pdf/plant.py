@@ -20,7 +20,7 @@ from ulak.service import installed
 from ulak.services.pdf import callbacks
 from ulak.services.pdf.configuration import artifacts_of, templates_of
 from ulak.services.pdf.flow import make_flow, payload_of
-from ulak.services.pdf.jobs import Created, PdfJobStore
+from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
 from ulak.services.pdf.settings import load
 from ulak.wiring import store_of
@@ -112,12 +112,11 @@ class Plant:
 
     def create(self, template: str, *, timeout_s: int | None = None, **variables: Any) -> PdfJob:
         """Create a job as the API does."""
-        made: Created = self.jobs.create_job(
+        return self.jobs.create_job(
             template,
             payload_of(variables, template_version=self.templates.version(template)),
             timeout_s=timeout_s,
         )
-        return made.job
 
     def start(self, *arguments: str, **settings: str) -> subprocess.Popen[str]:
         """Start a command of ulak's with the service, with settings of its own."""
@@ -144,7 +143,7 @@ class Plant:
         """Wait for a job to have come so far."""
         seen = job
         deadline = time.monotonic() + PATIENCE_S
-        while (seen := self.jobs.get_job(job.job_id)).status not in wanted:
+        while (seen := self.jobs.read_job(job.job_id)).status not in wanted:
             for process in self.processes:
                 assert process.poll() in (None, -signal.SIGKILL), process.communicate()[0]
             assert time.monotonic() < deadline, f"it is {seen.status}"

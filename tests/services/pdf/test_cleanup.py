@@ -63,12 +63,12 @@ def test_what_is_past_its_time_is_gone_and_nothing_younger_has_changed(
         jobs.append((job_in(desk, status), age))
     last = start + 4 * 10**6 + ttl * 10**6
     desk.clock.advance(timedelta(microseconds=last - desk.clock.now()))
-    before = {job.job_id: desk.jobs.get_job(job.job_id) for job, _ in jobs}
+    before = {job.job_id: desk.jobs.read_job(job.job_id) for job, _ in jobs}
     expired = desk.jobs.cleanup_expired(ttl)
     due = {j.job_id for j, age in jobs if age >= 0 and j.status in (QUEUED, SUCCEEDED, FAILED)}
     assert expired == len(due)
     for job, _ in jobs:
-        after = desk.jobs.get_job(job.job_id)
+        after = desk.jobs.read_job(job.job_id)
         if job.job_id in due:
             assert after.status is EXPIRED
             assert after.finished_at == job.finished_at
@@ -93,8 +93,8 @@ def test_time_is_counted_from_the_end_of_a_job_and_from_its_creation_before_that
     finished = desk.succeed(finished.job_id)
     desk.clock.advance(SECOND)
     assert desk.jobs.cleanup_expired(TTL) == 1
-    assert desk.jobs.get_job(waiting.job_id).status is EXPIRED
-    assert desk.jobs.get_job(finished.job_id).status is SUCCEEDED
+    assert desk.jobs.read_job(waiting.job_id).status is EXPIRED
+    assert desk.jobs.read_job(finished.job_id).status is SUCCEEDED
     desk.clock.advance(DAY - 2 * SECOND)
     assert desk.jobs.cleanup_expired(TTL) == 0
     desk.clock.advance(SECOND)
@@ -107,14 +107,14 @@ def test_a_running_job_is_left_alone_however_old_it_is(desk: Desk) -> None:
     job = job_in(desk, RUNNING)
     desk.clock.advance(10 * DAY)
     assert desk.jobs.cleanup_expired(TTL) == 0
-    assert desk.jobs.get_job(job.job_id).status is RUNNING
+    assert desk.jobs.read_job(job.job_id).status is RUNNING
     # Nor one that nobody has leased for the moment.
     assert desk.engine.worker().take(job.job_id) is None
     again = desk.jobs.update_status(job.job_id, RUNNING)
     desk.jobs.close()
     assert desk.engine.get(job.job_id).leased_by is None
     assert desk.jobs.cleanup_expired(TTL) == 0
-    assert desk.jobs.get_job(job.job_id).status is again.status is RUNNING
+    assert desk.jobs.read_job(job.job_id).status is again.status is RUNNING
 
 
 class Stuck(LocalStorage):
@@ -138,12 +138,12 @@ def test_where_a_delete_fails_the_job_stays_and_is_tried_again(
     other = job_in(desk, FAILED)
     desk.clock.advance(DAY)
     assert desk.jobs.cleanup_expired(TTL) == 1, "the other one is none the worse for it"
-    assert desk.jobs.get_job(other.job_id).status is EXPIRED
-    assert desk.jobs.get_job(job.job_id).status is SUCCEEDED
+    assert desk.jobs.read_job(other.job_id).status is EXPIRED
+    assert desk.jobs.read_job(job.job_id).status is SUCCEEDED
     assert desk.artifacts.exists(job.artifact_key)
     storage.refuses = False
     assert desk.jobs.cleanup_expired(TTL) == 1
-    assert desk.jobs.get_job(job.job_id).status is EXPIRED
+    assert desk.jobs.read_job(job.job_id).status is EXPIRED
     assert not desk.artifacts.exists(job.artifact_key)
 
 
@@ -167,18 +167,18 @@ def test_the_artifact_is_deleted_before_its_job_expires(
 
 @pytest.mark.shows("P-25")
 def test_expired_records_stay_for_their_grace_and_go_with_key_and_owners(desk: Desk) -> None:
-    job = desk.jobs.create_job(INVOICE, payload(), actor="ada").job
+    job = desk.jobs.create_job(INVOICE, payload(), actor="ada")
     desk.jobs.create_job(INVOICE, payload(), actor="bob")
     desk.succeed(job.job_id)
     desk.clock.advance(DAY)
     assert cleanup.clean_up(desk.jobs).expired == 1
     desk.clock.advance(DAY - SECOND)
     assert cleanup.clean_up(desk.jobs).pruned == 0
-    assert desk.jobs.get_job(job.job_id).status is EXPIRED
+    assert desk.jobs.read_job(job.job_id).status is EXPIRED
     desk.clock.advance(2 * SECOND)
     assert cleanup.clean_up(desk.jobs).pruned == 1
     with pytest.raises(JobNotFound):
-        desk.jobs.get_job(job.job_id)
+        desk.jobs.read_job(job.job_id)
     assert desk.jobs.find_by_key(job.job_key) is None
     assert desk.engine.store.find_owners(from_text(job.job_id)) == []
 
@@ -198,8 +198,8 @@ def test_owners_that_the_release_before_has_kept_own_their_jobs(desk: Desk) -> N
     desk.engine.owners.add(ended.job_id, "bob")  # he has asked this release for it once more
     for _ in range(2):
         cleanup.prune(desk.jobs)
-        assert desk.jobs.get_job(live.job_id).owners == {"bob"}
-        assert desk.jobs.get_job(ended.job_id).owners == {"bob"}
+        assert desk.jobs.read_job(live.job_id).owners == {"bob"}
+        assert desk.jobs.read_job(ended.job_id).owners == {"bob"}
     assert tables.read("SELECT job_id FROM {schema}.pdf_owners") == []
     assert len(desk.engine.jobs()) == 2
     since = [(to_datetime(began + 1), live.job_id), (to_datetime(began), ended.job_id)]
@@ -210,7 +210,7 @@ def test_owners_that_the_release_before_has_kept_own_their_jobs(desk: Desk) -> N
 def test_submitters_of_the_release_before_have_their_jobs_in_their_lists(desk: Desk) -> None:
     made = []
     for n in range(4):
-        made.append(desk.jobs.create_job(INVOICE, payload(n=n), actor="ada").job.job_id)
+        made.append(desk.jobs.create_job(INVOICE, payload(n=n), actor="ada").job_id)
         desk.clock.advance(timedelta(seconds=1))
     desk.create(n="nobody's")
     tables = Tables(desk.engine, SCHEMA)
@@ -220,7 +220,7 @@ def test_submitters_of_the_release_before_have_their_jobs_in_their_lists(desk: D
             stored = from_text(job_id) if tables.database.name == "sqlite" else job_id
             tables.execute(connection, "DELETE FROM {schema}.owners WHERE job_id = ?", stored)
     assert [one.job_id for one in desk.engine.owners.jobs("ada")] == made[3:]
-    assert desk.jobs.get_job(made[0]).owners == {"ada"}, "by its submitter"
+    assert desk.jobs.read_job(made[0]).owners == {"ada"}, "by its submitter"
     desk.jobs.create_job(INVOICE, payload(n=1), actor="ada")  # once more, of this release
     created = [(desk.engine.get(job_id).created_at, job_id) for job_id in reversed(made)]
     for _ in range(2):
@@ -235,12 +235,12 @@ def test_submitters_of_the_release_before_have_their_jobs_in_their_lists(desk: D
 
 @pytest.mark.shows("P-25")
 def test_owners_of_jobs_that_are_there_stay(desk: Desk) -> None:
-    job = desk.jobs.create_job(INVOICE, payload(), actor="ada").job
+    job = desk.jobs.create_job(INVOICE, payload(), actor="ada")
     desk.jobs.create_job(INVOICE, payload(), actor="bob")
     desk.jobs.update_status(job.job_id, RUNNING)
     desk.clock.advance(10 * DAY)
     cleanup.clean_up(desk.jobs)
-    assert desk.jobs.get_job(job.job_id).owners == {"ada", "bob"}
+    assert desk.jobs.read_job(job.job_id).owners == {"ada", "bob"}
 
 
 @pytest.mark.shows("P-25", "P-7")
@@ -309,6 +309,6 @@ def test_what_was_restored_to_another_moment_is_found_on_both_sides(desk: Desk) 
     }  # fmt: skip
     assert lost.artifact_key in found["artifact-missing", lost.job_id]
     assert young in found["artifact-without-job", "never-heard-of"]
-    assert desk.jobs.get_job(kept.job_id).status is SUCCEEDED
+    assert desk.jobs.read_job(kept.job_id).status is SUCCEEDED
     cleanup.sweep(desk.jobs)
     assert [kind for kind, *_ in cleanup.find_strays(desk.jobs)] == ["artifact-missing"]

@@ -307,7 +307,7 @@ def test_a_password_is_kept_nowhere_in_clear(
     assert PASSWORD.encode("unicode_escape") not in kept
     assert PASSWORD not in caplog.text
     assert PASSWORD not in site.get(f"/pdf/jobs/{job_id}").text
-    stored = site.jobs.get_job(job_id).payload["options"]["output"]["password"]
+    stored = site.jobs.read_job(job_id).payload["options"]["output"]["password"]
     assert set(stored) == {"sealed", "allow"}
     # A plain digest of the request is what anybody could try passwords against.
     body = {"template_name": TEMPLATE, "variables": {"name": "Ada"}, "options": {"output": output}}

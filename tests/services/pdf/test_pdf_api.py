@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.services.pdf.desk import Printer
 from tests.services.pdf.site import (
     A_PDF,
     DATABASES,
@@ -29,9 +30,10 @@ from tests.services.pdf.site import (
 from ulak import RetryLater
 from ulak.clock import micros
 from ulak.services.pdf.jobs import InvalidTransition
-from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
+from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus, WrongVariables
 from ulak.services.pdf.responses import Reader
 from ulak.services.pdf.totals import SCHEMA, Totals
+from ulak.services.pdf.worker import PdfRenderWorker
 from ulak.tables import Tables
 
 SECRET = "Zeynep-4711-private"  # noqa: S105 - a variable that no answer and no log may tell
@@ -110,13 +112,13 @@ def cut_off(site: Site, ask: Callable[[Site], httpx.Response]) -> httpx.Response
 
 def lost(site: Site) -> httpx.Response:
     job_id = finished(site)
-    site.artifacts.delete_pdf(site.jobs.get_job(job_id).artifact_key or "")
+    site.artifacts.delete_pdf(site.jobs.read_job(job_id).artifact_key or "")
     return site.download(job_id)
 
 
 def damaged(site: Site) -> httpx.Response:
     job_id = finished(site)
-    key = site.jobs.get_job(job_id).artifact_key or ""
+    key = site.jobs.read_job(job_id).artifact_key or ""
     # Whole by its own checksum, as large, and not what was rendered.
     site.artifacts.backend.put_bytes(key, A_PDF[::-1], "application/pdf")
     return site.download(job_id)
@@ -245,6 +247,33 @@ def test_a_created_job_is_told_by_id_status_and_time(site: Site) -> None:
         **said, "started_at": None, "finished_at": None, "error_code": None,
         "download_url": None, "retry_count": 0,
     }  # fmt: skip
+
+
+def test_a_failure_is_told_with_its_detail_where_it_has_one(site: Site) -> None:
+    plain, detailed = site.new("plain"), site.new("detailed")
+    site.fail(plain)
+    site.jobs.update_status(detailed, "running")
+    site.jobs.update_status(
+        detailed, "failed", error_code=PdfErrorCode.TEMPLATE_ERROR, error_detail="page_range"
+    )
+    assert "error_detail" not in site.status(plain)
+    assert site.status(detailed)["error_detail"] == "page_range"
+    refused = site.download(detailed).json()
+    assert refused["details"] == {"error_code": "TEMPLATE_ERROR", "error_detail": "page_range"}
+    assert "page_range" in refused["message"]
+    assert site.download(plain).json()["details"] == {"error_code": "TEMPLATE_ERROR"}
+    site.jobs.update_status(detailed, "expired")
+    assert site.status(detailed)["error_detail"] == "page_range"
+
+
+def test_the_detail_of_a_failure_survives_however_much_is_said_before_it(small: Site) -> None:
+    job_id = small.new()
+    wrong = WrongVariables(TEMPLATE, [("n" * 100, "is missing" * 50)] * 20)
+    worker = PdfRenderWorker(
+        small.config, small.pages, Printer(wrong), small.artifacts, engine=small.engine
+    )
+    worker.process_job(job_id)
+    assert small.status(job_id)["error_detail"] == "variables"
 
 
 @pytest.mark.shows("P-17", "P-21")
@@ -603,7 +632,7 @@ def test_a_head_tells_everything_but_the_bytes(small: Site) -> None:
     assert {k: v for k, v in head.headers.items() if k not in skipped} == {
         k: v for k, v in got.headers.items() if k not in skipped
     }
-    small.artifacts.delete_pdf(small.jobs.get_job(job_id).artifact_key or "")
+    small.artifacts.delete_pdf(small.jobs.read_job(job_id).artifact_key or "")
     assert small.ask("HEAD", f"/pdf/jobs/{job_id}/download").status_code == 500
 
 
@@ -891,7 +920,7 @@ def test_property_4_a_repeated_key_gets_the_living_job(shared: Site, acts: list[
 
 def _do(site: Site, job_id: str, act: str) -> bool:
     """Do something to a job, if it can be done now; answer whether its artifact was lost."""
-    job = site.jobs.get_job(job_id)
+    job = site.jobs.read_job(job_id)
     if act == "run" and job.status is PdfJobStatus.QUEUED:
         site.jobs.update_status(job_id, "running")
     elif act == "succeed" and job.status is PdfJobStatus.RUNNING:
@@ -963,7 +992,7 @@ def test_property_10_clean_up_ends_what_is_due_and_nothing_else(
         shared.clock.advance(timedelta(hours=hours))
     before = _expired_in(shared)
     due_at = shared.clock.now() - micros(shared.config.artifact_ttl)
-    artifacts = {job_id: shared.jobs.get_job(job_id).artifact_key for job_id, _, _ in made}
+    artifacts = {job_id: shared.jobs.read_job(job_id).artifact_key for job_id, _, _ in made}
     assert shared.jobs.cleanup_expired() == _expired_in(shared) - before
     for job_id, kind, ended_at in made:
         is_due, key = ended_at <= due_at, artifacts[job_id]
@@ -988,4 +1017,4 @@ def test_the_log_names_the_job_and_the_request_that_made_it(
     said = vars(line)
     assert said["job_id"] == answer.json()["job_id"]
     assert (said["status"], said["correlation_id"]) == ("queued", "req-17")
-    assert small.jobs.get_job(said["job_id"]).correlation_id == "req-17"
+    assert small.jobs.read_job(said["job_id"]).correlation_id == "req-17"

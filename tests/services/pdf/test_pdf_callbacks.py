@@ -189,7 +189,7 @@ def test_where_the_application_is_mounted_is_part_of_what_is_told(
     made = small.jobs.create_job(
         "letter", payload_of({}, template_version="1"), callback_url=receiver.url(), root="/api"
     )
-    small.finish(made.job.job_id)
+    small.finish(made.job_id)
     work(small)
     [told] = receiver.told
     assert json.loads(told.body)["download_url"].startswith("/api/pdf/jobs/")
@@ -592,7 +592,7 @@ def test_of_creates_at_once_one_makes_the_job_and_every_url_is_told(
     def create(n: int) -> str:
         start.wait()
         made = site.jobs.create_job("letter", payload, callback_url=receiver.url(f"/{n}"))
-        return made.job.job_id
+        return made.job_id
 
     with ThreadPoolExecutor(6) as pool:
         [job_id] = set(pool.map(create, range(6)))
@@ -614,7 +614,7 @@ def test_workers_killed_between_the_end_and_the_callback_lose_nothing(
     ) as made:  # fmt: skip
         version = made.templates.version("plain")
         payload = payload_of({"n": 1}, template_version=version)
-        job = made.jobs.create_job("plain", payload, callback_url=receiver.url()).job
+        job = made.jobs.create_job("plain", payload, callback_url=receiver.url())
         renders = made.worker()
         made.until(job, PdfJobStatus.SUCCEEDED)
         renders.send_signal(signal.SIGKILL)

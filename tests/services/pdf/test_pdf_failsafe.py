@@ -1,5 +1,6 @@
 """What is answered while nobody renders: strict or with HTML, and how it ends by itself."""
 
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,9 +15,9 @@ from ulak.services.pdf import failsafe
 from ulak.services.pdf.failsafe import (
     FailSafePolicy,
     HealthCheck,
-    Unavailable,
     check_worker_health,
     handle_unavailable,
+    read_health,
 )
 from ulak.services.pdf.model import PdfErrorCode, pdf_error
 
@@ -48,26 +49,27 @@ def desert(site: Site) -> None:
 @pytest.mark.shows("P-37")
 def test_a_worker_counts_as_long_as_it_was_heard_of_within_the_limit(site: Site) -> None:
     limit = site.config.heartbeat_limit
-    assert check_worker_health(site.engine, heartbeat=limit).workers == 1
+    assert read_health(site.engine, heartbeat=limit).workers == 1
     site.clock.advance(limit)
-    assert not check_worker_health(site.engine, heartbeat=limit).complaint
+    assert check_worker_health(site.engine) is True
     site.clock.advance(timedelta(microseconds=1))
-    found = check_worker_health(site.engine, heartbeat=limit)
+    assert check_worker_health(site.engine) is False
+    found = read_health(site.engine, heartbeat=limit)
     assert (found.is_well, found.store_answers, found.workers) == (False, True, 0)
     assert found.complaint == "no worker that renders was heard of lately"
     site.heartbeat()
-    assert not check_worker_health(site.engine, heartbeat=limit).complaint
+    assert not read_health(site.engine, heartbeat=limit).complaint
 
 
 @pytest.mark.shows("P-37")
 def test_workers_of_other_queues_and_lapsed_ones_do_not_count(tmp_path: Path) -> None:
     with Site(f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=NORMAL", tmp_path) as site:
         site.heartbeat(lanes=("default/async/greet@1", "pdfs/async/x@1"), name="another")
-        assert check_worker_health(site.engine, heartbeat=timedelta(hours=1)).workers == 0
+        assert read_health(site.engine, heartbeat=timedelta(hours=1)).workers == 0
         site.heartbeat(name="lapses")
-        assert check_worker_health(site.engine, heartbeat=timedelta(hours=1)).workers == 1
+        assert read_health(site.engine, heartbeat=timedelta(hours=1)).workers == 1
         site.clock.advance(timedelta(minutes=5))
-        assert check_worker_health(site.engine, heartbeat=timedelta(hours=1)).workers == 0
+        assert read_health(site.engine, heartbeat=timedelta(hours=1)).workers == 0
 
 
 @pytest.mark.shows("P-37")
@@ -273,9 +275,17 @@ def test_handle_unavailable_makes_html_only_where_it_is_wanted() -> None:
     def make() -> str:
         raise pdf_error("it cannot be filled", code=PdfErrorCode.TEMPLATE_ERROR)
 
-    assert handle_unavailable(FailSafePolicy.DEGRADE, lambda: "<p>x</p>") == "<p>x</p>"
-    with pytest.raises(Unavailable, match="no worker"):
-        handle_unavailable(FailSafePolicy.STRICT, lambda: "<p>x</p>", why="no worker")
-    with pytest.raises(Unavailable) as caught:
-        handle_unavailable(FailSafePolicy.DEGRADE, make)
-    assert caught.value.code == "PDF_RENDER_UNAVAILABLE"
+    for html in ("<p>x</p>", lambda: "<p>x</p>"):
+        made = handle_unavailable(FailSafePolicy.DEGRADE, html)
+        assert (made.status_code, made.body, made.media_type) == (200, b"<p>x</p>", "text/html")
+        assert made.headers["X-Pdf-Fallback"] == "html"
+        assert "default-src 'none'" in made.headers["Content-Security-Policy"]
+    for refused in (
+        handle_unavailable("strict", "<p>x</p>", why="no worker"),
+        handle_unavailable(FailSafePolicy.DEGRADE, make, why="no worker"),
+    ):
+        told = json.loads(bytes(refused.body))
+        assert (refused.status_code, told["error_code"]) == (503, "PDF_RENDER_UNAVAILABLE")
+        assert refused.headers["Retry-After"] == str(told["retry_after_seconds"])
+        assert "no worker" in told["message"]
+        assert "<p>" not in told["message"]

@@ -234,7 +234,7 @@ def test_the_attempt_of_a_running_job_is_stopped(site: Site) -> None:
         assert retry_after(answer) == USUAL_S
         ended = site.get(f"/pdf/jobs/{job_id}?wait=30").json()
     assert (ended["status"], ended["error_code"]) == ("expired", "UNKNOWN")
-    job = site.jobs.get_job(job_id)
+    job = site.jobs.read_job(job_id)
     assert job.error_detail == "cancelled"
     moves = [(e.from_state, e.to_state) for e in site.engine.inspect.trail(job_id)]
     assert moves[-2:] == [("running", "failed"), ("failed", "expired")]

@@ -130,7 +130,7 @@ def test_workers_that_are_killed_cost_no_job_and_leave_nothing(
         done = sqlite_works.until(job, SUCCEEDED, FAILED)
         said = [(e.kind, e.code, e.message) for e in sqlite_works.engine.inspect.trail(job.job_id)]
         assert (done.status, done.retry_count) == (SUCCEEDED, 2), said
-    keys = [sqlite_works.jobs.get_job(job.job_id).artifact_key for job in jobs]
+    keys = [sqlite_works.jobs.read_job(job.job_id).artifact_key for job in jobs]
     assert sqlite_works.stored() == sorted(keys)
     sqlite_works.close()
     eventually(lambda: not sqlite_works.browsers() and not sqlite_works.others())
@@ -239,7 +239,7 @@ def test_a_backlog_drains_and_no_more_is_taken_than_there_are_places(desk: Desk)
     with desk.engine.working(worker_settings(queues=frozenset({"pdf"}))):
         for job_id in ids:
             desk.engine.wait(job_id, timeout=timedelta(seconds=60))
-    assert {desk.jobs.get_job(job_id).status for job_id in ids} == {SUCCEEDED}
+    assert {desk.jobs.read_job(job_id).status for job_id in ids} == {SUCCEEDED}
     assert len(desk.stored()) == 200
     assert counting.most <= 2
 
@@ -266,7 +266,7 @@ def test_a_job_is_printed_by_its_page_options(sqlite_works: Plant) -> None:
     made = [
         sqlite_works.jobs.create_job(
             "plain", payload_of({"n": 1}, template_version=version, options=options)
-        ).job
+        )
         for options in ({}, {"page": {"paper": "A5"}}, {"page": {"ranges": "2"}})
     ]
     plain, small, none = (sqlite_works.until(job, SUCCEEDED, FAILED) for job in made)

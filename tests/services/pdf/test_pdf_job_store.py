@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.services.pdf.desk import INVOICE, Desk, payload
-from ulak.errors import BadInput, JobNotFound, Overloaded
+from tests.services.pdf.desk import A_PDF, INVOICE, Desk, created, payload
+from ulak.errors import ArtifactUnreadable, BadInput, JobNotFound, Overloaded
 from ulak.services.pdf import jobs as jobs_module
 from ulak.services.pdf.flow import compute_job_key
 from ulak.services.pdf.jobs import InvalidTransition, PdfJobStore
@@ -82,7 +83,7 @@ class TestTransitions:
             if (job.status, wanted) not in SEVEN:
                 with pytest.raises(InvalidTransition):
                     desk.jobs.update_status(job.job_id, wanted, **fields)
-                after = desk.jobs.get_job(job.job_id)
+                after = desk.jobs.read_job(job.job_id)
                 assert without_heartbeat(after) == without_heartbeat(job), "untouched"
                 continue
             was, job = job, desk.jobs.update_status(job.job_id, wanted, **fields)
@@ -177,7 +178,7 @@ class TestTransitions:
         late.clock.advance(late.config.lease + MINUTE)
         # Whoever looks next finds the lease lapsed: that attempt has failed, and is retried.
         assert other.engine.worker().take(job.job_id) is None
-        reaped = other.jobs.get_job(job.job_id)
+        reaped = other.jobs.read_job(job.job_id)
         assert (reaped.status, reaped.retry_count) == (QUEUED, 1)
         codes = [e.code for e in other.engine.inspect.trail(job.job_id) if e.to_state == "failed"]
         assert codes == ["NAVIGATION_TIMEOUT"]
@@ -193,7 +194,7 @@ class TestTransitions:
         sqlite_desk.jobs.update_status(job.job_id, RUNNING)
         with pytest.raises(BadInput, match="artifact_key"):
             sqlite_desk.jobs.update_status(job.job_id, SUCCEEDED)
-        assert sqlite_desk.jobs.get_job(job.job_id).status is RUNNING
+        assert sqlite_desk.jobs.read_job(job.job_id).status is RUNNING
         sqlite_desk.jobs.update_status(job.job_id, FAILED)
 
     def test_a_running_job_tells_when_its_worker_was_heard_of(self, sqlite_desk: Desk) -> None:
@@ -209,7 +210,7 @@ class TestTransitions:
         assert desk.jobs.cancel(job.job_id, actor="ada").status is EXPIRED
         with pytest.raises(InvalidTransition):
             desk.jobs.cancel(job.job_id, actor="ada")
-        assert not desk.jobs.create_job(INVOICE, payload()).is_repeat
+        assert not created(desk.jobs, INVOICE, payload()).is_repeat
 
 
 def without_heartbeat(job: PdfJob) -> dict[str, Any]:
@@ -280,33 +281,33 @@ class TestKeys:
         """Feature: pdf-render-worker, Property 4: Idempotent job creation."""
         given_payload = payload(n=next(numbers))
         ids = {""}
-        job, has_artifact = desk.jobs.create_job(INVOICE, given_payload).job, False
+        job, has_artifact = desk.jobs.create_job(INVOICE, given_payload), False
         for step in [*history, "end"]:
             ids.add(job.job_id)
             if step in ("run", "succeed", "fail") and job.status is QUEUED:
                 desk.jobs.update_status(job.job_id, RUNNING)
-            if step == "succeed" and desk.jobs.get_job(job.job_id).status is RUNNING:
+            if step == "succeed" and desk.jobs.read_job(job.job_id).status is RUNNING:
                 key = desk.artifacts.store_pdf(job.job_id, b"%PDF")
                 desk.jobs.update_status(job.job_id, SUCCEEDED, artifact_key=key)
                 has_artifact = True
-            if step == "fail" and desk.jobs.get_job(job.job_id).status is RUNNING:
+            if step == "fail" and desk.jobs.read_job(job.job_id).status is RUNNING:
                 desk.jobs.update_status(job.job_id, FAILED)
             if step == "lose" and has_artifact:
-                assert desk.artifacts.delete_pdf(desk.jobs.get_job(job.job_id).artifact_key)
+                assert desk.artifacts.delete_pdf(desk.jobs.read_job(job.job_id).artifact_key)
                 has_artifact = False
-            now = desk.jobs.get_job(job.job_id).status
+            now = desk.jobs.read_job(job.job_id).status
             if step == "expire" and now not in (RUNNING, EXPIRED):
                 now = desk.jobs.update_status(job.job_id, EXPIRED).status
             lives = now in (QUEUED, RUNNING) or (now is SUCCEEDED and has_artifact)
             known = desk.jobs.find_repeat(desk.jobs.new_job(INVOICE, given_payload))
             assert (known is not None) is lives
-            made = desk.jobs.create_job(INVOICE, given_payload)
+            made = created(desk.jobs, INVOICE, given_payload)
             assert made.is_repeat is lives
             assert (made.job.job_id == job.job_id) is lives
             if not lives:
                 assert made.job.job_id not in ids
                 assert made.job.status is QUEUED
-                assert desk.jobs.get_job(job.job_id).status in (FAILED, EXPIRED)
+                assert desk.jobs.read_job(job.job_id).status in (FAILED, EXPIRED)
                 has_artifact = False
             assert desk.jobs.find_by_key(made.job.job_key) == made.job
             job = made.job
@@ -316,12 +317,12 @@ class TestKeys:
     @pytest.mark.shows("P-17", "P-18")
     def test_a_repeat_queues_nothing_while_the_job_lives(self, desk: Desk) -> None:
         job = desk.create()
-        assert desk.jobs.create_job(INVOICE, payload()).job.job_id == job.job_id
+        assert desk.jobs.create_job(INVOICE, payload()).job_id == job.job_id
         desk.jobs.update_status(job.job_id, RUNNING)
-        assert desk.jobs.create_job(INVOICE, payload()).job.job_id == job.job_id
+        assert desk.jobs.create_job(INVOICE, payload()).job_id == job.job_id
         key = desk.artifacts.store_pdf(job.job_id, b"%PDF")
         desk.jobs.update_status(job.job_id, SUCCEEDED, artifact_key=key)
-        again = desk.jobs.create_job(INVOICE, payload())
+        again = created(desk.jobs, INVOICE, payload())
         assert (again.job.job_id, again.is_repeat) == (job.job_id, True)
         assert len(desk.engine.jobs()) == 1
 
@@ -331,10 +332,48 @@ class TestKeys:
     ) -> None:
         job = desk.succeed(desk.create().job_id)
         desk.artifacts.delete_pdf(job.artifact_key)
-        made = desk.jobs.create_job(INVOICE, payload())
+        made = created(desk.jobs, INVOICE, payload())
         assert not made.is_repeat
         assert made.job.job_id != job.job_id
-        assert desk.jobs.get_job(job.job_id).status is EXPIRED
+        assert desk.jobs.read_job(job.job_id).status is EXPIRED
+
+    @pytest.mark.shows("P-18")
+    @pytest.mark.parametrize("damage", ["cut", "changed", "another"])
+    def test_where_the_artifact_is_damaged_it_is_made_anew(
+        self, sqlite_desk: Desk, tmp_path: Path, damage: str
+    ) -> None:
+        desk = sqlite_desk
+        job_id = desk.create().job_id
+        desk.jobs.update_status(job_id, RUNNING)
+        key, digest = desk.artifacts.store_pdf(job_id, A_PDF), sha256(A_PDF).hexdigest()
+        desk.jobs.update_status(job_id, SUCCEEDED, artifact_key=key, sha256=digest)
+        assert created(desk.jobs, INVOICE, payload()).is_repeat
+        file = tmp_path / "artifacts" / key
+        stored = file.read_bytes()
+        if damage == "cut":
+            file.write_bytes(stored[:-9])
+        elif damage == "changed":
+            file.write_bytes(stored.replace(b"1.4", b"1.5"))
+        else:  # whole by its own seal
+            desk.storage.put_bytes(key, A_PDF[::-1], "application/pdf")
+        made = created(desk.jobs, INVOICE, payload())
+        assert (made.is_repeat, desk.jobs.read_job(job_id).status) == (False, EXPIRED)
+        assert desk.succeed(made.job.job_id).status is SUCCEEDED
+        assert created(desk.jobs, INVOICE, payload()).is_repeat
+
+    def test_where_the_storage_does_not_answer_no_artifact_counts_as_damaged(
+        self, sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        job = sqlite_desk.succeed(sqlite_desk.create().job_id)
+
+        def down(key: str) -> Any:
+            raise ArtifactUnreadable("the storage does not answer")
+
+        monkeypatch.setattr(sqlite_desk.storage, "get_bytes", down)
+        monkeypatch.setattr(sqlite_desk.storage, "exists", down)
+        with pytest.raises(ArtifactUnreadable):
+            sqlite_desk.jobs.create_job(INVOICE, payload())
+        assert sqlite_desk.jobs.read_job(job.job_id).status is SUCCEEDED
 
     @pytest.mark.shows("P-20")
     def test_simultaneous_creates_make_one_job(self, open_desk: Callable[..., Desk]) -> None:
@@ -344,7 +383,7 @@ class TestKeys:
 
         def create(desk: Desk) -> None:
             begin.wait()
-            made.append(desk.jobs.create_job(INVOICE, payload(n=1)))
+            made.append(created(desk.jobs, INVOICE, payload(n=1)))
 
         threads = [threading.Thread(target=create, args=[desks[n % 2]]) for n in range(8)]
         for thread in threads:
@@ -363,7 +402,7 @@ class TestKeys:
 
         def create() -> None:
             begin.wait()
-            made.append(desk.jobs.create_job(INVOICE, payload(n=1)))
+            made.append(created(desk.jobs, INVOICE, payload(n=1)))
 
         threads = [threading.Thread(target=create) for _ in range(6)]
         for thread in threads:
@@ -376,25 +415,25 @@ class TestKeys:
 
     @pytest.mark.shows("P-21")
     def test_a_second_principal_of_the_tenant_becomes_an_owner(self, desk: Desk) -> None:
-        first = desk.jobs.create_job(INVOICE, payload(), tenant="acme", actor="ada").job
+        first = desk.jobs.create_job(INVOICE, payload(), tenant="acme", actor="ada")
         assert first.owners == {"ada"}
-        again = desk.jobs.create_job(INVOICE, payload(), tenant="acme", actor="bob")
+        again = created(desk.jobs, INVOICE, payload(), tenant="acme", actor="bob")
         assert again.is_repeat
         assert again.job.owners == {"ada", "bob"}
-        assert "bob" in desk.jobs.get_job(first.job_id).owners
-        assert "eve" not in desk.jobs.get_job(first.job_id).owners
+        assert "bob" in desk.jobs.read_job(first.job_id).owners
+        assert "eve" not in desk.jobs.read_job(first.job_id).owners
 
     @pytest.mark.shows("P-21")
     def test_no_other_tenant_can_observe_a_job(self, desk: Desk) -> None:
-        ours = desk.jobs.create_job(INVOICE, payload(), tenant="acme", actor="ada").job
-        theirs = desk.jobs.create_job(INVOICE, payload(), tenant="rival", actor="ada")
+        ours = desk.jobs.create_job(INVOICE, payload(), tenant="acme", actor="ada")
+        theirs = created(desk.jobs, INVOICE, payload(), tenant="rival", actor="ada")
         assert not theirs.is_repeat
         assert theirs.job.job_id != ours.job_id
         assert desk.jobs.find_by_key(ours.job_key, tenant="third") is None
         said = []
         for unknown in (ours.job_id, "019c0000-0000-7000-8000-000000000000", "no id at all"):
             with pytest.raises(JobNotFound) as refused:
-                desk.jobs.get_job(unknown, tenant="rival")
+                desk.jobs.read_job(unknown, tenant="rival")
             said.append(str(refused.value).replace(unknown, "*"))
         assert len(set(said)) == 1
 
@@ -405,7 +444,7 @@ class TestKeys:
         assert new.job_id != old.job_id
         with pytest.raises(InvalidTransition, match="key"):
             desk.jobs.update_status(old.job_id, QUEUED)
-        assert desk.jobs.get_job(old.job_id) == old
+        assert desk.jobs.read_job(old.job_id) == old
 
     def test_ids_tell_nothing_about_each_other(self, sqlite_desk: Desk) -> None:
         ids = [sqlite_desk.create(n=n).job_id for n in range(20)]
@@ -490,9 +529,9 @@ class TestTheKey:
     @pytest.mark.shows("P-12", "P-13")
     def test_delivery_options_are_no_part_of_it(self, sqlite_desk: Desk) -> None:
         first = sqlite_desk.jobs.create_job(INVOICE, payload(), timeout_s=20, correlation_id="a")
-        again = sqlite_desk.jobs.create_job(INVOICE, payload(), timeout_s=30, correlation_id="b")
+        again = created(sqlite_desk.jobs, INVOICE, payload(), timeout_s=30, correlation_id="b")
         assert again.is_repeat
-        assert again.job == first.job
+        assert again.job == first
         with pytest.raises(BadInput, match="timeout"):
             sqlite_desk.jobs.create_job(INVOICE, payload(n=2), timeout_s=5)
 
@@ -524,9 +563,9 @@ class TestReading:
         given_payload = payload(n=next(numbers), variables=storable(variables))
         made = desk.jobs.create_job(
             INVOICE, given_payload, tenant=tenant, actor=actor, timeout_s=timeout
-        ).job
+        )
         desk.clock.advance(MINUTE)
-        read = desk.jobs.get_job(made.job_id, tenant=tenant)
+        read = desk.jobs.read_job(made.job_id, tenant=tenant)
         assert read == made
         assert (read.status, read.template_name, read.tenant_id) == (QUEUED, INVOICE, tenant)
         assert round(read.created_at.timestamp() * 10**6) == now
@@ -540,7 +579,9 @@ class TestReading:
         shown = str(sqlite_desk.engine.inspect.payload(job.job_id)) + repr(job)
         assert "Hopper" not in shown
         assert job.job_key not in str(sqlite_desk.engine.inspect.payload(job.job_id))
-        assert sqlite_desk.jobs.get_job(job.job_id).payload["variables"] == {"name": "Grace Hopper"}
+        assert sqlite_desk.jobs.read_job(job.job_id).payload["variables"] == {
+            "name": "Grace Hopper"
+        }
 
     def test_jobs_of_other_flows_are_not_found(self, sqlite_desk: Desk) -> None:
         from ulak import Flow
@@ -550,7 +591,7 @@ class TestReading:
         other = sqlite_desk.engine.add(Flow.steps("other", nothing))
         job = sqlite_desk.engine.submit(other, None)
         with pytest.raises(JobNotFound):
-            sqlite_desk.jobs.get_job(job.id)
+            sqlite_desk.jobs.read_job(job.id)
 
 
 def storable(value: Any) -> Any:
@@ -590,7 +631,7 @@ class TestBackpressure:
 
     @pytest.mark.shows("P-40")
     def test_a_repeat_of_a_known_job_can_be_told_from_a_new_one(self, desk: Desk) -> None:
-        job = desk.jobs.create_job(INVOICE, payload(n=1), actor="ada").job
+        job = desk.jobs.create_job(INVOICE, payload(n=1), actor="ada")
         known = desk.jobs.find_repeat(desk.jobs.new_job(INVOICE, payload(n=1)), actor="bob")
         assert known is not None
         assert (known.job_id, known.owners) == (job.job_id, {"ada", "bob"})
@@ -620,7 +661,7 @@ class TestBackpressure:
             assert isinstance(refusal, Overloaded) is active
         with pytest.raises(Overloaded):
             desk.jobs.create_job(INVOICE, payload(), tenant="acme")
-        assert desk.jobs.create_job(INVOICE, payload(), tenant="globex").job.status is QUEUED
+        assert desk.jobs.create_job(INVOICE, payload(), tenant="globex").status is QUEUED
 
     @pytest.mark.shows("P-40", "E-90")
     @pytest.mark.parametrize("active", [1, 0])
@@ -659,9 +700,9 @@ class TestBackpressure:
         with pytest.raises(Overloaded):
             beside.create_job(INVOICE, payload(), actor="ada")
         beside.set_backpressure(False)
-        job = desk.jobs.create_job(INVOICE, payload(), actor="ada").job
+        job = desk.jobs.create_job(INVOICE, payload(), actor="ada")
         beside.create_job(INVOICE, payload(), actor="bob")
-        assert desk.jobs.get_job(job.job_id).owners == {"ada", "bob"}
+        assert desk.jobs.read_job(job.job_id).owners == {"ada", "bob"}
         other = Desk("memory://", tmp_path)
         assert not other.jobs.backpressure().active
 
@@ -680,17 +721,17 @@ class TestTheQueue:
             sqlite_desk.engine, sqlite_desk.artifacts, sqlite_desk.config, enqueue=broken
         )
         made = store.create_job(INVOICE, payload())
-        assert made.job.status is QUEUED
+        assert made.status is QUEUED
         assert [record.name for record in caplog.records] == [jobs_module.log.name]
-        assert sqlite_desk.jobs.update_status(made.job.job_id, RUNNING).status is RUNNING
-        sqlite_desk.jobs.update_status(made.job.job_id, FAILED)
+        assert sqlite_desk.jobs.update_status(made.job_id, RUNNING).status is RUNNING
+        sqlite_desk.jobs.update_status(made.job_id, FAILED)
 
     def test_a_queue_of_another_make_is_told_of_new_jobs_alone(self, sqlite_desk: Desk) -> None:
         told: list[str] = []
         store = PdfJobStore(
             sqlite_desk.engine, sqlite_desk.artifacts, sqlite_desk.config, enqueue=told.append
         )
-        job = store.create_job(INVOICE, payload()).job
+        job = store.create_job(INVOICE, payload())
         store.create_job(INVOICE, payload())
         assert told == [job.job_id]
 
@@ -698,15 +739,15 @@ class TestTheQueue:
     def test_a_sweep_tells_again_of_what_a_queue_may_have_lost(self, desk: Desk) -> None:
         told: list[str] = []
         store = PdfJobStore(desk.engine, desk.artifacts, desk.config, enqueue=told.append)
-        lost = store.create_job(INVOICE, payload(n=1)).job
-        running = store.create_job(INVOICE, payload(n=2)).job
+        lost = store.create_job(INVOICE, payload(n=1))
+        running = store.create_job(INVOICE, payload(n=2))
         desk.jobs.update_status(running.job_id, RUNNING)
         desk.clock.advance(desk.config.sweep)
-        young = store.create_job(INVOICE, payload(n=3)).job
+        young = store.create_job(INVOICE, payload(n=3))
         told.clear()
         assert store.sweep_queue() == 1
         assert told == [lost.job_id]
         # Whoever is told twice finds the second time nothing to do.
         assert desk.succeed(lost.job_id).status is SUCCEEDED
         assert desk.engine.worker().take(lost.job_id) is None
-        assert desk.jobs.get_job(young.job_id).status is QUEUED
+        assert desk.jobs.read_job(young.job_id).status is QUEUED

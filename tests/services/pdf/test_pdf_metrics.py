@@ -3,7 +3,8 @@
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,13 +15,16 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 import ulak
+from tests.services.pdf.desk import Printer
 from tests.services.pdf.plant import eventually
 from tests.services.pdf.site import A_PDF, CONFIG, DATABASES, Site, database, opened, value_in
+from ulak import WorkerSettings
 from ulak.engine.attempt import Attempt
 from ulak.services.pdf import cleanup
 from ulak.services.pdf import totals as totals_module
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus, pdf_error
 from ulak.services.pdf.totals import SCHEMA, Totals
+from ulak.services.pdf.worker import PdfRenderWorker
 from ulak.tables import Tables
 
 CODES = (
@@ -122,7 +126,7 @@ def test_a_worker_that_vanished_counts_as_a_failure_and_a_retry(pair: tuple[Site
     job_id = dying.new("a")
     vanish(dying.engine.worker(ulak.WorkerSettings(lease=timedelta(seconds=30))).take(job_id))
     other.clock.advance(timedelta(minutes=10))
-    while other.jobs.get_job(job_id).status is not PdfJobStatus.SUCCEEDED:
+    while other.jobs.read_job(job_id).status is not PdfJobStatus.SUCCEEDED:
         attempt = other.engine.worker().take(job_id)  # finds the lapsed lease, then the retry
         if attempt is not None:
             attempt.finish({"artifact_key": other.artifacts.store_pdf(job_id, A_PDF)})
@@ -261,6 +265,35 @@ def test_a_report_fills_the_histograms(site: Site) -> None:
     assert "invented" not in text
 
 
+@pytest.mark.parametrize("by", ["worker", "hand"])
+@pytest.mark.shows("P-41")
+def test_what_a_failed_attempt_was_refused_is_counted(site: Site, by: str) -> None:
+    slow = pdf_error("too slow", code=PdfErrorCode.NAVIGATION_TIMEOUT)
+    broken = pdf_error("it broke", code=PdfErrorCode.TEMPLATE_ERROR)
+    slow.blocked, broken.blocked = {"scheme": 1}, {"scheme": 1, "address": 3}
+    worker = PdfRenderWorker(
+        site.config, site.pages, Printer(slow, broken), site.artifacts, engine=site.engine
+    )
+    job_id = site.new("a")
+    if by == "hand":
+        for _ in range(2):
+            worker.process_job(job_id)
+    else:
+
+        @site.engine.resource(PdfRenderWorker, queue="pdf")
+        @asynccontextmanager
+        async def opened_worker() -> AsyncIterator[PdfRenderWorker]:
+            yield worker
+
+        with site.engine.working(WorkerSettings(queues=("pdf",))):
+            eventually(lambda: site.jobs.read_job(job_id).status is PdfJobStatus.FAILED)
+    text = site.metrics()
+    assert value_in(text, "ptf_admin_pdf_url_blocked_total", reason="scheme") == 2
+    assert value_in(text, "ptf_admin_pdf_url_blocked_total", reason="address") == 3
+    assert site.status(job_id)["error_code"] == "TEMPLATE_ERROR"
+    must_agree(site, created=1)
+
+
 def test_a_failed_attempt_counts_into_the_time_of_attempts(site: Site) -> None:
     job_id = site.new("a")
     site.jobs.update_status(job_id, "running")
@@ -393,7 +426,7 @@ def test_property_7_counters_agree_with_what_happened(
 
 
 def _act(site: Site, job_id: str, act: str) -> None:
-    status = site.jobs.get_job(job_id).status
+    status = site.jobs.read_job(job_id).status
     if act == "expire":
         if status not in (PdfJobStatus.RUNNING, PdfJobStatus.EXPIRED):
             site.jobs.update_status(job_id, "expired")

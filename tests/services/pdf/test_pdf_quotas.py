@@ -35,7 +35,7 @@ PATIENCE = timedelta(seconds=60)
 
 def create(desk: Desk, n: Any, tenant: str = "acme", **options: Any) -> str:
     made = desk.jobs.create_job(INVOICE, payload(n=n), tenant=tenant, **options)
-    return made.job.job_id
+    return made.job_id
 
 
 @pytest.fixture(params=DATABASES)
@@ -186,7 +186,7 @@ def test_who_asks_for_the_same_at_once_gets_the_same_job_though_it_was_the_last(
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(ask, range(8)))
     assert len(set(made)) == 1
-    assert desks[0].jobs.get_job(made[0]).owners == {f"person-{n}" for n in range(8)}
+    assert desks[0].jobs.read_job(made[0]).owners == {f"person-{n}" for n in range(8)}
 
 
 def test_what_waits_is_counted_by_indexes_and_not_in_the_whole_table(sqlite_desk: Desk) -> None:
@@ -286,7 +286,7 @@ def test_workers_together_run_so_many_of_a_tenant_and_leave_others_their_places(
         tenant: [
             desks[0].jobs.create_job(
                 INVOICE, payload(tenant=tenant, n=n), tenant=tenant
-            ).job.job_id
+            ).job_id
             for n in range(jobs)
         ]
         for tenant, jobs in (("acme", 7), ("globex", 1))
@@ -303,7 +303,7 @@ def test_workers_together_run_so_many_of_a_tenant_and_leave_others_their_places(
         for job_id in (*ids["acme"], *ids["globex"]):
             desks[0].engine.wait(job_id, timeout=PATIENCE)
     assert gated.most == {"acme": 2, "globex": 1}
-    found = {desks[0].jobs.get_job(job_id).status for job_id in ids["acme"]}
+    found = {desks[0].jobs.read_job(job_id).status for job_id in ids["acme"]}
     assert found == {SUCCEEDED}
 
 
@@ -332,4 +332,4 @@ def queued(desk: Desk) -> int:
 def waiting(desk: Desk, ids: dict[str, list[str]]) -> list[str]:
     """The jobs of the crowd that do not run."""
     crowd = ids["acme"]
-    return [job_id for job_id in crowd if desk.jobs.get_job(job_id).status is QUEUED]
+    return [job_id for job_id in crowd if desk.jobs.read_job(job_id).status is QUEUED]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import re
 import string
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -17,10 +16,21 @@ from ulak.errors import BadInput
 from ulak.services.pdf.document import UrlBlocked
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
 from ulak.services.pdf.security import template_input, urls
-from ulak.services.pdf.security.template_input import find_unprintable, sanitize_html_variables
-from ulak.services.pdf.security.template_input import validate_template as refuse_template
-from ulak.services.pdf.security.urls import BadScheme, BadUrl, compile_pattern, is_public, parse
-from ulak.services.pdf.security.urls import validate_url as refuse_url
+from ulak.services.pdf.security.template_input import (
+    find_unprintable,
+    must_be_listed,
+    sanitize_html_variables,
+    validate_template,
+)
+from ulak.services.pdf.security.urls import (
+    BadScheme,
+    BadUrl,
+    UrlPatterns,
+    compile_pattern,
+    is_public,
+    parse,
+    validate_url,
+)
 
 NAMES = st.text(string.ascii_letters + string.digits + "_-", min_size=1, max_size=40)
 HOSTS = st.from_regex(r"[a-z][a-z0-9]{0,9}(\.[a-z][a-z0-9]{0,9}){1,3}", fullmatch=True)
@@ -36,25 +46,6 @@ def normalise(url: str) -> str:
     return str(parse(url))
 
 
-def validate_template(name: str, allowlist: Any) -> bool:
-    """Tell what is a matter of raising, so that properties read as sentences."""
-    try:
-        refuse_template(name, allowlist)
-    except PermanentPdfError as error:
-        if error.code == PdfErrorCode.TEMPLATE_ERROR:
-            return False
-        raise
-    return True
-
-
-def validate_url(url: str, allowlist: Iterable[str]) -> bool:
-    try:
-        assert refuse_url(url, allowlist) == normalise(url)
-    except UrlBlocked:
-        return False
-    return True
-
-
 # P-P5
 
 
@@ -65,7 +56,10 @@ def test_only_listed_names_are_accepted(listed: set[str], other: str) -> None:
     """Feature: pdf-render-worker, Property 5: allow-lists accept what they list and nothing else"""
     assert all(validate_template(name, listed) for name in listed)
     assert validate_template(other, listed) == (other in listed)
-    assert not validate_template(other, ())
+    assert validate_template(other, ()) is False
+    with pytest.raises(PermanentPdfError) as refused:
+        must_be_listed(other, ())
+    assert refused.value.code == PdfErrorCode.TEMPLATE_ERROR
     assert not any(validate_template(f"{name}/x", {f"{name}/x"}) for name in listed)
 
 
@@ -77,7 +71,10 @@ def test_only_listed_urls_are_accepted(listed: set[str], other: str) -> None:
     allowed = [re.escape(normalise(url)) for url in listed]
     assert all(validate_url(url, allowed) for url in listed)
     assert validate_url(other, allowed) == (normalise(other) in {normalise(u) for u in listed})
-    assert not validate_url(other, ())
+    assert validate_url(other, ()) is False
+    with pytest.raises(UrlBlocked):
+        UrlPatterns(()).check(other)
+    assert {str(UrlPatterns(allowed).check(url)) for url in listed} == set(map(normalise, listed))
 
 
 # P-P6

@@ -31,7 +31,7 @@ class Noting(Pages):
 
 def create(desk: Desk, name: str, tenant: str = "", *, n: int = 0, **options: Any) -> str:
     made = desk.jobs.create_job(INVOICE, payload(name=name, n=n), tenant=tenant, **options)
-    return made.job.job_id
+    return made.job_id
 
 
 def work(desk: Desk, pages: Noting, *awaited: str) -> None:

@@ -65,7 +65,7 @@ def test_options_that_the_template_allows_are_part_of_the_job_and_of_its_key(sit
     plain = site.new()
     turned = site.new(options={"page": {"landscape": True, "ranges": "1-3, 5"}})
     assert plain != turned
-    assert site.jobs.get_job(turned).payload["options"] == {
+    assert site.jobs.read_job(turned).payload["options"] == {
         "page": {"landscape": True, "ranges": "1-3,5"}
     }
     again = site.create(options={"page": {"ranges": "5,1-3", "landscape": True}})

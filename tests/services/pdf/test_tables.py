@@ -55,7 +55,7 @@ def test_jobs_are_kept_in_a_durable_store_without_tables(tmp_path: Path) -> None
     with Engine(store, flows=[make_flow(config)]) as engine:
         artifacts = PdfArtifactStore(LocalStorage(tmp_path), store.clock)
         jobs = PdfJobStore(engine, artifacts, config)
-        made = jobs.create_job("invoice", {}, actor="ada").job
+        made = jobs.create_job("invoice", {}, actor="ada")
         jobs.create_job("invoice", {}, actor="bob")
-        assert jobs.get_job(made.job_id).owners == {"ada", "bob"}
+        assert jobs.read_job(made.job_id).owners == {"ada", "bob"}
         assert Totals(engine).read().totals["jobs", "queued"] == 1

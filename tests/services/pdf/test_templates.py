@@ -364,10 +364,36 @@ def test_everything_that_is_wrong_with_a_manifest_is_told_at_once(make: Make) ->
         assert word in told
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "{{ a }}", "{{ a|upper }}", "{{ a|trim|title }}", "{{ a|date }}", "{{ a|money }}",
+        "{{ a|number(2) }}", "{{ a|percent }}", "{{ a|round(1) }}", "{{ a|escape }}", "{{ a|e }}",
+        "{{ a|replace('x', 'y') }}", "{{ a|default('') }}", "{{ a ~ a }}", "{{ [a, a]|join }}",
+        "{% for x in a %}{{ x }}{% endfor %}", '<a href="{{ a|url }}" title="{{ a }}"></a>',
+        "<style>p::after { content: {{ a|css_text }} }</style>", "{{ a|bare }}", "{{ a|length }}",
+        "{{ o.a }}", "{% set b %}{{ a }}{% endset %}{{ b }}",
+    ],
+)  # fmt: skip
+def test_an_optional_variable_that_is_absent_prints_nothing(make: Make, expression: str) -> None:
+    templates = make(expression, '[variables]\na = "text?"\no = "object"\n')
+    for absent in ({}, {"a": None}):
+        printed = templates.render("one", {"o": {"a": None}, **absent}).html
+        assert "None" not in printed
+        assert re.sub(r'<.*?>|p::after { content: "" }', "", printed) == ""
+
+
+def test_something_may_stand_for_an_optional_variable_that_is_absent(make: Make) -> None:
+    templates = make("{{ a|default('-') }}{{ a|d('-') }}", '[variables]\na = "text?"\n')
+    assert templates.render("one", {}).html == "--"
+    assert templates.render("one", {"a": "x"}).html == "xx"
+    assert templates.render("one", {"a": ""}).html == ""
+
+
 def test_variables_are_held_against_what_is_declared(make: Make) -> None:
     declared = '[variables]\na = "text"\nn = "number"\nl = "list"\nb = "boolean?"\n'
     templates = make("{{ a }} {{ n }} {{ l|length }} {{ b }}", declared)
-    assert templates.render("one", {"a": "x", "n": "1.50", "l": []}).html == "x 1.50 0 None"
+    assert templates.render("one", {"a": "x", "n": "1.50", "l": []}).html == "x 1.50 0 "
     told = failure(templates, a=1, n="many", b="yes", c=VALUE)
     assert told == (
         "template 'one': l is missing; a is not of the kind text; n is not of the kind number; "

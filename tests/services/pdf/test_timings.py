@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 import threading
@@ -39,7 +38,7 @@ TIMEOUT = pdf_error("too slow", code=PdfErrorCode.NAVIGATION_TIMEOUT)
 def test_queue_is_from_when_a_job_was_due_to_its_claim(desk: Desk) -> None:
     job = desk.create()
     desk.clock.advance(timedelta(seconds=7))
-    asyncio.run(desk.worker().process_job(job.job_id))
+    desk.worker().process_job(job.job_id)
     report = desk.jobs.find_report(job.job_id)
     assert report is not None
     assert report["timings"]["queue"] == 7.0
@@ -50,9 +49,9 @@ def test_queue_is_from_when_a_job_was_due_to_its_claim(desk: Desk) -> None:
 def test_queue_of_a_retry_begins_when_the_retry_is_due(desk: Desk) -> None:
     job, worker = desk.create(), desk.worker(Printer(TIMEOUT))
     desk.clock.advance(timedelta(seconds=5))
-    asyncio.run(worker.process_job(job.job_id))
+    worker.process_job(job.job_id)
     desk.clock.advance(timedelta(seconds=3))
-    asyncio.run(worker.process_job(job.job_id))
+    worker.process_job(job.job_id)
     report = desk.jobs.find_report(job.job_id)
     assert report is not None
     assert (report["retry_count"], report["timings"]["queue"]) == (1, 3.0)
@@ -67,7 +66,7 @@ def test_a_store_that_does_not_tell_how_long_a_job_was_queued_fails_no_attempt(
         raise StoreError("it does not answer")
 
     monkeypatch.setattr(sqlite_desk.engine, "get", refuse)
-    asyncio.run(sqlite_desk.worker().process_job(job.job_id))
+    sqlite_desk.worker().process_job(job.job_id)
     report = sqlite_desk.jobs.find_report(job.job_id)
     assert report is not None
     assert "queue" not in report["timings"]
@@ -112,7 +111,7 @@ def test_filling_and_storing_are_told_apart_from_printing(
         engine=sqlite_desk.engine, monotonic=clock,
     )  # fmt: skip
     job = sqlite_desk.create()
-    asyncio.run(worker.process_job(job.job_id))
+    worker.process_job(job.job_id)
     report = sqlite_desk.jobs.find_report(job.job_id)
     assert report is not None
     took = report["timings"]
@@ -149,7 +148,7 @@ def worked(desk: Desk, renderer: Any, *, templates: Any = None, browser: bool = 
         async with a_pool(tracing=desk.engine.kernel.tracing) as pool:
             yield desk.worker(pool, templates)
 
-    job_id: str = desk.jobs.create_job(INVOICE, payload(name="Grace Hopper")).job.job_id
+    job_id: str = desk.jobs.create_job(INVOICE, payload(name="Grace Hopper")).job_id
     with desk.engine.working(worker_settings(queues=frozenset({"pdf"}))):
         desk.engine.wait(job_id, timeout=timedelta(seconds=PATIENCE_S))
     return job_id
@@ -191,7 +190,7 @@ def test_the_span_of_a_step_that_fails_says_so_and_quotes_nothing(
     traced: Desk, kept: InMemorySpanExporter
 ) -> None:
     job_id = worked(traced, Printer(), templates=Broken())
-    assert traced.jobs.get_job(job_id).status is PdfJobStatus.FAILED
+    assert traced.jobs.read_job(job_id).status is PdfJobStatus.FAILED
     [span] = of_steps(kept)
     assert (span.name, span.status.status_code) == ("pdf.template", StatusCode.ERROR)
     assert span.status.description == "RuntimeError"

@@ -33,7 +33,7 @@ PDF_RENDER: Final = AccessScope("pdf:render", "have PDFs rendered", roles={SERVI
 _PUBLIC: Final = {
     name: module
     for module, names in {
-        "artifacts": ("PdfArtifactStore",),
+        "artifacts": ("PdfArtifactStore", "StorageBackend"),
         "bodies": (
             "PdfJobRequest", "PdfJobResponse", "PdfJobStatusResponse", "PdfOutputOptions",
             "PdfPageOptions", "PdfRenderOptions",
@@ -41,7 +41,7 @@ _PUBLIC: Final = {
         "failsafe": ("FailSafePolicy", "check_worker_health", "handle_unavailable"),
         "fetching": ("AllowedFetcher",),
         "flow": ("compute_job_key",),
-        "jobs": ("Created", "InvalidTransition", "PdfJobStore"),
+        "jobs": ("Created", "InvalidTransition", "PdfJobStore", "enqueue_pdf_job"),
         "model": (
             "MAX_RETRIES", "PdfErrorCode", "PdfJob", "PdfJobStatus", "TRANSIENT_ERRORS",
             "should_retry",
@@ -52,7 +52,7 @@ _PUBLIC: Final = {
         "settings": ("PdfRenderConfig", "PdfSecurityConfig"),
         "submission": ("NewPdfJob", "QuotaExceeded"),
         "templates": ("Templates",),
-        "worker": ("PdfRenderWorker",),
+        "worker": ("PdfRenderWorker", "open_render_worker"),
     }.items()
     for name in names
 }  # fmt: skip

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from fastapi import Response
 
@@ -16,11 +16,12 @@ from ulak.errors import BadInput, NotSupported, Overloaded, StaleJob
 from ulak.idempotency import fingerprint
 from ulak.services.pdf.bodies import PdfJobRequest, bad_options, invalid, output_of, page_of
 from ulak.services.pdf.failsafe import (
+    INERT,
     FailSafePolicy,
     HealthCheck,
     Pacing,
     Unavailable,
-    handle_unavailable,
+    stand_in,
 )
 from ulak.services.pdf.flow import payload_of
 from ulak.services.pdf.jobs import Created, NotCreated, PdfJobStore
@@ -28,7 +29,7 @@ from ulak.services.pdf.model import BadOptions, PdfError, PdfErrorCode, PdfJobSt
 from ulak.services.pdf.output import NOTHING_MORE, OutputOptions, Sealing, as_json
 from ulak.services.pdf.page import NOTHING_SAID, PageOptions, said_by
 from ulak.services.pdf.responses import Refusal
-from ulak.services.pdf.security.template_input import validate_template
+from ulak.services.pdf.security.template_input import must_be_listed
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.submission import PRESSED, NewPdfJob
 from ulak.services.pdf.templates import Templates
@@ -36,16 +37,6 @@ from ulak.web.callers import actor_of
 from ulak.web.idempotency import Requested
 
 log = logging.getLogger("ulak.pdf")
-
-INERT: Final = {
-    # Nothing of it runs or leaves the page, whatever a template or a variable says.
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
-    "font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "private, no-store",
-}
-FALLBACK_HEADERS: Final = {"X-Pdf-Fallback": "html", **INERT}
 
 Refused = Refusal | Unavailable
 
@@ -82,7 +73,7 @@ class Accepting:
     def must_be_allowed(self, template: str) -> None:
         """Refuse a template that is not in the list."""
         with _refusing():
-            validate_template(template, self.config.security.template_allowlist)
+            must_be_listed(template, self.config.security.template_allowlist)
 
     def accept_all(
         self, asked: Sequence[PdfJobRequest], principal: Principal, correlation: str, root: str = ""
@@ -173,8 +164,7 @@ class Accepting:
             self.must_be_allowed(asked.template_name)
             return self.templates.render(asked.template_name, asked.variables).html
 
-        html = handle_unavailable(policy, make, why=why)
-        return Response(html, media_type="text/html", headers=FALLBACK_HEADERS)
+        return stand_in(policy, make, why=why)
 
     def _payload_of(self, asked: PdfJobRequest) -> dict[str, Any]:
         try:
@@ -215,7 +205,7 @@ class Accepting:
         following = []
         for number, one in enumerate(output.append):
             with _refusing(f"options.output.append.{number}: "):
-                validate_template(one.template_name, self.config.security.template_allowlist)
+                must_be_listed(one.template_name, self.config.security.template_allowlist)
                 self.templates.judge(one.template_name, one.variables)
                 version = self.templates.version(one.template_name)
             following.append(replace(one, template_version=version))

@@ -8,11 +8,18 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from itertools import islice
 from typing import Final
 
 from ulak.artifacts import StorageBackend
-from ulak.errors import ArtifactError, ArtifactWriteFailed, BadInput
+from ulak.errors import (
+    ArtifactError,
+    ArtifactMissing,
+    ArtifactUnreadable,
+    ArtifactWriteFailed,
+    BadInput,
+)
 from ulak.kit.clock import Clock, Instant, micros, to_datetime, to_instant
 from ulak.services.pdf.model import PdfErrorCode, PermanentPdfError
 
@@ -101,6 +108,19 @@ class PdfArtifactStore:
         """Tell whether there is such a PDF. Raises ArtifactUnreadable: the storage does not answer,
         so nobody knows."""
         return self.backend.exists(_must_be_ours(key))
+
+    def is_whole(self, key: str, digest: str | None) -> bool:
+        """Tell whether there is such a PDF and can be read, with this SHA-256 unless it is None;
+        all of it is read. Raises ArtifactUnreadable: the storage does not answer, so nobody
+        knows."""
+        try:
+            data = self.get_pdf(key)
+        except ArtifactMissing:
+            return False
+        except ArtifactUnreadable:
+            self.exists(key)  # raises where it is the storage that does not answer
+            return False
+        return digest is None or sha256(data).hexdigest() == digest
 
     def delete_pdf(self, key: str) -> bool:
         """Delete a PDF, and tell whether there was one. Raises ArtifactWriteFailed: it was not

@@ -14,7 +14,7 @@ from ulak.errors import BadInput
 from ulak.kit import read_json
 from ulak.kit.bodies import Body, storable
 from ulak.kit.clock import rfc3339
-from ulak.services.pdf.document import REASONS, UrlBlocked, in_milliseconds
+from ulak.services.pdf.document import REASONS, in_milliseconds
 from ulak.services.pdf.model import BadOptions, PdfError, PdfErrorCode, PdfJob, PdfJobStatus
 from ulak.services.pdf.output import NOTHING_MORE, OutputOptions, read_output
 from ulak.services.pdf.page import PageOptions, read_page
@@ -200,6 +200,11 @@ class PdfJobStatusResponse(BaseModel):
     error_code: PdfErrorCode | None = Field(description="Why it failed.")
     download_url: str | None = Field(description="Where the PDF is, once it has succeeded.")
     retry_count: int
+    error_detail: str = Field(
+        "",
+        description="A stable word for what exactly failed; left out where there is none.",
+        examples=["memory_exceeded"],
+    )
 
     model_config = example({
         "job_id": A_JOB, "status": "succeeded", "created_at": A_MOMENT, "started_at": A_MOMENT,
@@ -223,7 +228,13 @@ def status_document(job: PdfJob, root: str) -> dict[str, Any]:
         "error_code": job.error_code,
         "download_url": f"{root}/pdf/jobs/{job.job_id}/download" if has_pdf else None,
         "retry_count": job.retry_count,
+        **detail_of(job),
     }  # fmt: skip
+
+
+def detail_of(job: PdfJob) -> dict[str, str]:
+    """Return what exactly failed, where that is known."""
+    return {"error_detail": job.error_detail} if job.error_detail else {}
 
 
 class PdfJobNotReady(BaseModel):
@@ -287,11 +298,9 @@ def read_request(body: bytes, config: PdfRenderConfig) -> PdfJobRequest:
         # Here and not above: few ask for it.
         from ulak.services.pdf.security.urls import validate_url
 
-        try:
-            validate_url(asked.options.callback_url, config.security.callback_allowlist)
-        except UrlBlocked:
+        if not validate_url(asked.options.callback_url, config.security.callback_allowlist):
             why = "callbacks are not sent there; ask who runs this service"
-            raise invalid("options.callback_url", why) from None
+            raise invalid("options.callback_url", why)
     return asked
 
 

@@ -198,7 +198,7 @@ def _make_wanting(
 
         wanted = run.payload
         try:
-            job = configuration.open_jobs(engine, config).get_job(wanted.job_id)
+            job = configuration.open_jobs(engine, config).read_job(wanted.job_id)
         except JobNotFound:
             return  # pruned since
         body = msgspec.json.encode(status_document(job, wanted.root)).decode()

@@ -29,7 +29,7 @@ from ulak.services.pdf.document import (
     in_milliseconds,
 )
 from ulak.services.pdf.model import PermanentPdfError
-from ulak.services.pdf.security.template_input import validate_template
+from ulak.services.pdf.security.template_input import must_be_listed
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.templates import Templates
 
@@ -136,7 +136,7 @@ def render(
     config = _config()
     known = templates_of(config)
     known.get(template)  # an unknown name is told before one that is not allowed
-    validate_template(template, _allowed(config, known))
+    must_be_listed(template, _allowed(config, known))
     said = _variables(known, template, variables, sample)
     with Steps() as steps:
         steps.begin(TEMPLATE)

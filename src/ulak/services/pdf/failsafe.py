@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from statistics import fmean
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ulak import Engine, JobFilter
 from ulak.core.job import queue_of
@@ -20,8 +20,21 @@ from ulak.errors import UlakError
 from ulak.kit.clock import micros, now
 from ulak.services.pdf.flow import FLOW, QUEUE
 from ulak.services.pdf.model import PdfError, PdfErrorCode, PdfJob, PdfJobStatus
-from ulak.services.pdf.settings import PdfRenderConfig
+from ulak.services.pdf.settings import PdfRenderConfig, Policy
 
+if TYPE_CHECKING:
+    from fastapi import Response
+
+HEARTBEAT: Final = PdfRenderConfig().heartbeat_limit
+INERT: Final = {
+    # Nothing of it runs or leaves the page, whatever a template or a variable says.
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "private, no-store",
+}
+FALLBACK_HEADERS: Final = {"X-Pdf-Fallback": "html", **INERT}
 LONGEST_KEPT: Final = timedelta(seconds=2)
 """So old may an answer about health be (P-37)."""
 # As long as the probes of readiness wait; a store that takes longer is as good as none.
@@ -82,7 +95,12 @@ class Health:
 NO_STORE: Final = Health(store_answers=False, workers=0)
 
 
-def check_worker_health(engine: Engine, *, heartbeat: timedelta) -> Health:
+def check_worker_health(engine: Engine, *, heartbeat: timedelta = HEARTBEAT) -> bool:
+    """Tell whether the store answers and a worker of the queue was heard of within `heartbeat`."""
+    return read_health(engine, heartbeat=heartbeat).is_well
+
+
+def read_health(engine: Engine, *, heartbeat: timedelta) -> Health:
     """Ask the store which workers of the queue were heard of within `heartbeat`.
 
     A store that does not answer is told, not raised; one that hangs is waited for, so ask a
@@ -150,26 +168,52 @@ class HealthCheck:
             raise Unavailable(NO_STORE.complaint)
 
     def _answer(self, answer: Future[Health]) -> None:
-        answer.set_result(check_worker_health(self.engine, heartbeat=self.heartbeat))
+        answer.set_result(read_health(self.engine, heartbeat=self.heartbeat))
 
 
 def handle_unavailable(
-    policy: FailSafePolicy, html: Callable[[], str], *, why: str = "nothing can be rendered now"
-) -> str:
+    policy: FailSafePolicy | Policy,
+    html: str | Callable[[], str],
+    *,
+    why: str = "nothing can be rendered now",
+) -> Response:
+    """Return what a caller gets while nobody can render: 503 and when to try again, or, where the
+    policy is `degrade`, 200 and the HTML. Where no HTML can be made it is 503 as well."""
+    from fastapi.responses import JSONResponse
+
+    try:
+        return stand_in(policy, html, why=why)
+    except Unavailable as error:
+        code = error.code.lower().replace("_", "-")
+        document = {
+            "type": f"urn:ulak:problem:{code}", "title": "Service Unavailable", "status": 503,
+            "detail": str(error), "code": code, "retryable": True, "error_code": error.code,
+            "message": str(error), "retry_after_seconds": error.retry_after_s,
+        }  # fmt: skip
+        headers = {"Retry-After": str(error.retry_after_s)}
+        return JSONResponse(document, 503, headers, media_type="application/problem+json")
+
+
+def stand_in(
+    policy: FailSafePolicy | Policy, html: str | Callable[[], str], *, why: str
+) -> Response:
     """Return the HTML that stands in for a PDF, where the policy wants one.
 
-    `html` makes it by the same allow-list, escaping and template as a render; `why` says what is
-    unavailable.
+    `html` is that, or makes it by the same allow-list, escaping and template as a render; `why`
+    says what is unavailable.
 
     Raises:
         Unavailable: the policy is `strict`, or no HTML could be made.
     """
-    if policy is not FailSafePolicy.DEGRADE:
+    from fastapi.responses import HTMLResponse
+
+    if policy != FailSafePolicy.DEGRADE:
         raise Unavailable(why)
     try:
-        return html()
+        made = html if isinstance(html, str) else html()
     except (UlakError, OSError) as error:
         raise Unavailable(f"{why}, and its HTML cannot be made either") from error
+    return HTMLResponse(made, headers=FALLBACK_HEADERS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,14 @@ from ulak.engine.view import TrailEvent
 from ulak.errors import BadInput, FlowError
 from ulak.kit.clock import to_datetime
 from ulak.kit.ids import to_text
-from ulak.services.pdf.model import JOB_CODES, PdfErrorCode, PdfJob, PdfJobStatus, TransientPdfError
+from ulak.services.pdf.model import (
+    JOB_CODES,
+    PdfError,
+    PdfErrorCode,
+    PdfJob,
+    PdfJobStatus,
+    TransientPdfError,
+)
 from ulak.services.pdf.settings import PdfRenderConfig
 
 A_PAGE: Final = 500
@@ -49,6 +56,8 @@ STATUSES: Final = {
     "held": PdfJobStatus.FAILED,
 }
 
+BLOCKED: Final = "pdf.blocked"
+"""A line of the trail: the requests that were refused to the page of a failed attempt, by why."""
 _TIMED_OUT: Final = (kinds.TIMEOUT, kinds.WORKER_DIED)
 _DETAIL: Final = re.compile(r"\(([a-z][a-z_]*)\)\Z")
 
@@ -164,12 +173,18 @@ def make_flow(config: PdfRenderConfig, *, on_end: OnEnd | None = None) -> Flow[P
         from ulak.services.pdf.worker import PdfRenderWorker
 
         worker = run.resource(PdfRenderWorker)
-        return await worker.perform(
-            run.job_id,
-            run.payload,
-            retry_count=run.attempt - 1,
-            is_first=run.token <= 1 and run.attempt == 1,
-        )
+        try:
+            return await worker.perform(
+                run.job_id,
+                run.payload,
+                retry_count=run.attempt - 1,
+                is_first=run.token <= 1 and run.attempt == 1,
+            )
+        except PdfError as error:
+            # What succeeds has a report of it.
+            if error.blocked:
+                run.note(BLOCKED, **error.blocked)
+            raise
 
     return flow
 

@@ -28,6 +28,7 @@ from ulak.services.pdf.bodies import (
     PdfJobStatusResponse,
     PdfLink,
     PdfReport,
+    detail_of,
     invalid,
     report_document,
     status_document,
@@ -201,10 +202,11 @@ class Reading:
     def answer_without_pdf(self, job: PdfJob) -> Response:
         """Return a job that has no PDF yet. Raises Refusal: it has none any more, or never will."""
         if job.status is PdfJobStatus.FAILED:
+            why = f"{job.error_code} ({job.error_detail})" if job.error_detail else job.error_code
             raise Refusal(
-                f"the job has failed with {job.error_code}; ask for the document again",
+                f"the job has failed with {why}; ask for the document again",
                 status=409, error_code="JOB_FAILED", job_id=job.job_id,
-                details={"error_code": job.error_code},
+                details={"error_code": job.error_code, **detail_of(job)},
             )  # fmt: skip
         if job.status is PdfJobStatus.EXPIRED:
             raise Refusal(
@@ -217,7 +219,7 @@ class Reading:
     def _get(self, job_id: str) -> PdfJob:
         self.health.must_answer()
         try:
-            return self.jobs.get_job(job_id)
+            return self.jobs.read_job(job_id)
         except (JobNotFound, BadInput):
             raise _not_found() from None
 
@@ -392,7 +394,7 @@ def find_jobs(
     for place in places:
         try:
             if status is None or jobs.engine.get(place.job_id).state in states:
-                job = jobs.get_job(place.job_id, tenant=tenant)
+                job = jobs.read_job(place.job_id, tenant=tenant)
                 if status in (None, job.status):
                     yield place, job
         except JobNotFound:

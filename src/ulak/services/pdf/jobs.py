@@ -46,7 +46,7 @@ from ulak.services.pdf.submission import (
 BY_HAND: Final = "pdf-job-store"
 log = logging.getLogger("ulak.pdf")
 
-__all__ = ["Created", "InvalidTransition", "PdfJobStore"]
+__all__ = ["Created", "InvalidTransition", "PdfJobStore", "enqueue_pdf_job"]
 
 CREATES_AT_MOST: Final = 10
 """How often a create begins anew because the holder of its key ended meanwhile; a guess."""
@@ -63,6 +63,14 @@ class Created:
 
 
 NotCreated = Overloaded | QuotaExceeded | StaleJob
+
+
+def enqueue_pdf_job(job_id: str) -> None:
+    """Tell the workers of a new job; the one function to swap for another queue technology.
+
+    This one has nothing to do: the commit that stores a job rings the engine's own workers. A
+    store is given another as `PdfJobStore(enqueue=...)`. Twice is harmless.
+    """
 
 
 class PdfJobStore(Submitting):
@@ -104,13 +112,13 @@ class PdfJobStore(Submitting):
         correlation_id: str = "",
         callback_url: str = "",
         root: str = "",
-    ) -> Created:
+    ) -> PdfJob:
         """Record and queue a job, or return the one that the same request has made already.
 
         The same key within a tenant returns the job that is queued, running, or succeeded with
-        its artifact still there; `actor` is then one of its owners. Where the artifact is gone
-        that job expires, and a new one is made. Of simultaneous creates one makes the job. The
-        caller checks the allow-list and health before.
+        its artifact still there; `actor` is then one of its owners. Where the artifact is gone or
+        damaged that job expires, and a new one is made. Of simultaneous creates one makes the
+        job. The caller checks the allow-list and health before.
 
         Args:
             template_name: Of the allow-list.
@@ -136,7 +144,7 @@ class PdfJobStore(Submitting):
         [created] = self.create_jobs([new], tenant=tenant, actor=actor)
         if not isinstance(created, Created):
             raise created
-        return created
+        return created.job
 
     def new_job(
         self,
@@ -196,17 +204,15 @@ class PdfJobStore(Submitting):
         if job is None or not actor or actor in job.owners:
             return job
         self.engine.owners.add(job.job_id, actor)
-        return self.get_job(job.job_id)
+        return self.read_job(job.job_id)
 
     def enqueue_pdf_job(self, job_id: str) -> None:
         """Tell the queue of a job; the one place to change for another queue technology.
 
         Twice is harmless, and where it fails the engine's workers find the job by themselves.
         """
-        if self._enqueue is None:
-            return  # the commit that stored the job has rung already
         try:
-            self._enqueue(job_id)
+            (self._enqueue or enqueue_pdf_job)(job_id)
         except Exception as error:  # noqa: BLE001 - of a foreign queue, whatever it may raise
             facts = {"job_id": job_id, "error": type(error).__name__}
             log.warning("the queue was not told of a job; a worker finds it", extra=facts)
@@ -225,9 +231,16 @@ class PdfJobStore(Submitting):
                 told += 1
         return told
 
-    def get_job(self, job_id: str, *, tenant: str | None = None) -> PdfJob:
-        """Return a job as it stands now. Raises JobNotFound: there is none, the text is no id, or
-        it belongs to another tenant."""
+    def get_job(self, job_id: str, *, tenant: str | None = None) -> PdfJob | None:
+        """Return a job as it stands now; None when there is none, the text is no id, or it belongs
+        to another tenant."""
+        try:
+            return self.read_job(job_id, tenant=tenant)
+        except JobNotFound:
+            return None
+
+    def read_job(self, job_id: str, *, tenant: str | None = None) -> PdfJob:
+        """Return a job as `get_job` does. Raises JobNotFound where that returns None."""
         row = self._row(job_id)
         if tenant is not None and row.tenant != tenant:
             raise JobNotFound(job_id)
@@ -270,7 +283,7 @@ class PdfJobStore(Submitting):
                 it; the job is as it was.
             BadInput: a field is missing.
         """
-        job, wanted = self.get_job(job_id), PdfJobStatus(status)
+        job, wanted = self.read_job(job_id), PdfJobStatus(status)
         pair = (job.status, wanted)
         if pair == (PdfJobStatus.QUEUED, PdfJobStatus.RUNNING):
             self._claim(job)
@@ -290,7 +303,7 @@ class PdfJobStore(Submitting):
             self.expire(job_id, job.status, actor=actor)
         else:
             _refuse(job, wanted)
-        return self.get_job(job_id)
+        return self.read_job(job_id)
 
     def expire(
         self, job_id: str, status: PdfJobStatus, *, actor: str = CLEAN_UP, note: str = ""
@@ -319,7 +332,7 @@ class PdfJobStore(Submitting):
         """
         self._row(job_id)
         self.engine.cancel(job_id, actor=actor, note="cancelled")
-        return self.get_job(job_id)
+        return self.read_job(job_id)
 
     def cleanup_expired(self, ttl_seconds: float | None = None) -> int:
         """Delete artifacts past their time, by default as configured, expire their jobs, and
@@ -411,9 +424,10 @@ class PdfJobStore(Submitting):
         if job.status in (PdfJobStatus.QUEUED, PdfJobStatus.RUNNING):
             return job
         if job.status is PdfJobStatus.SUCCEEDED:
-            if job.artifact_key is not None and self.artifacts.exists(job.artifact_key):
+            digest = (self.find_report(job_id) or {}).get("sha256")
+            if job.artifact_key and self.artifacts.is_whole(job.artifact_key, digest):
                 return job
-            note = "its artifact is gone, and it is asked for again"
+            note = "its artifact is gone or damaged, and it is asked for again"
         elif job.status is PdfJobStatus.FAILED:
             note = "it is held, and asked for again"
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -37,6 +37,8 @@ JOB_CODES: Final = tuple(
     code for code in PdfErrorCode if code not in ("PDF_RENDER_UNAVAILABLE", "BACKPRESSURE_ACTIVE")
 )
 """The codes that a job may fail with; the others are of the API alone."""
+MOST_TOLD: Final = 1_500
+"""Characters of an error's message, without its detail; the trail keeps a bit more."""
 LONGEST_TEXT: Final = 1_000
 """Characters of a text: a selector, an expression, a title; a guess."""
 TRANSIENT_ERRORS: Final = frozenset(
@@ -58,10 +60,15 @@ class PdfError(UlakError):
     """
 
     def __init__(self, message: str, *, code: PdfErrorCode, detail: str = "") -> None:
-        # The trail keeps the text alone: the detail is part of it, so that it can be read there.
+        # The trail keeps the text alone, and the beginning of a long one: the detail is part of it,
+        # so that it can be read there.
+        if len(message) > MOST_TOLD:
+            message = message[: MOST_TOLD - 1] + "…"
         super().__init__(f"{message} ({detail})" if detail else message)
         self.code = str(code)
         self.detail = detail
+        self.blocked: Mapping[Any, int] = {}
+        """The requests that were refused to the page of the attempt, by why."""
 
 
 class TransientPdfError(PdfError):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Generic, Literal, TypeVar, cast, get_args, overload
 
 from ulak.core.intake import NORMAL, PRIORITIES
 from ulak.errors import BadInput
@@ -31,6 +31,54 @@ SHORTEST_SECRET: Final = 32
 _MIB: Final = 1024 * 1024
 _YEAR: Final = 366 * 24 * 3600
 
+T = TypeVar("T")
+
+
+class Seconds:
+    """A field of the settings that is a span, and takes a number of seconds as well."""
+
+    def __init__(self, default: float) -> None:
+        self._default = timedelta(seconds=default)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, config: PdfRenderConfig | None, owner: type) -> timedelta:
+        if config is None:
+            return self._default
+        span: timedelta = vars(config)[self._name]
+        return span
+
+    def __set__(self, config: PdfRenderConfig, value: timedelta | float) -> None:
+        try:
+            span = value if isinstance(value, timedelta) else timedelta(seconds=value)
+        except (TypeError, ValueError, OverflowError):
+            span = None
+        if span is None or span < timedelta() or isinstance(value, bool):
+            raise BadInput(f"{self._name}= is a number of seconds, or a timedelta; not {value!r}")
+        vars(config)[self._name] = span
+
+
+class Listed(Generic[T]):
+    """A list of `security` that the settings take, and show, under its own name too."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, config: None, owner: type) -> None: ...
+    @overload
+    def __get__(self, config: PdfRenderConfig, owner: type) -> T: ...
+    def __get__(self, config: PdfRenderConfig | None, owner: type) -> T | None:
+        return None if config is None else cast(T, getattr(config.security, self._name))
+
+    def __set__(self, config: PdfRenderConfig, value: Iterable[str] | None) -> None:
+        # `dataclasses.replace` hands over what it has read, as if somebody had said it.
+        if value is not None and value is not getattr(config.copied, self._name, None):
+            said: dict[str, Any] = {self._name: value}
+            security = replace(config.security, **said)
+            object.__setattr__(config, "security", security)
+
 
 @dataclass(frozen=True, slots=True)
 class PdfSecurityConfig:
@@ -48,31 +96,48 @@ class PdfSecurityConfig:
     extra_headers: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """By host, what is sent along with what pages load from there: tokens, mostly."""
 
+    def __post_init__(self) -> None:
+        """Take any collection. Raises BadInput: a list is one text, which would allow its parts."""
+        for name, kind in (("template_allowlist", frozenset), ("url_allowlist", tuple)):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                raise BadInput(f'{name}= is a list of texts; write ["{value}"]')
+            object.__setattr__(self, name, kind(value))
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class PdfRenderConfig:
-    """What is in force. `load` reads it; tests and programs may make one."""
+    """What is in force. `load` reads it; tests and programs may make one.
+
+    Fields have the names of the specification. Spans are timedeltas, and may be said as numbers of
+    seconds; those whose name ends so are numbers.
+    """
 
     _: KW_ONLY
     env: str = "dev"
+    copied: PdfSecurityConfig | None = field(default=None, repr=False, compare=False)
+    """What `security` is; of these settings' own making, so that a copy knows what was said."""
     security: PdfSecurityConfig = field(default_factory=PdfSecurityConfig)
-    hard_timeout: timedelta = timedelta(seconds=60)
+    template_allowlist: Listed[frozenset[str]] = Listed()
+    """That of `security`; said here it counts."""
+    url_allowlist: Listed[tuple[str, ...]] = Listed()
+    hard_timeout: Seconds = Seconds(60)
     """How long an attempt may take when its request says nothing."""
-    max_timeout: timedelta = timedelta(seconds=300)
-    graceful_cancel_offset: timedelta = timedelta(seconds=5)
-    lease: timedelta = timedelta(seconds=30)
+    max_timeout: Seconds = Seconds(300)
+    graceful_cancel_offset: Seconds = Seconds(5)
+    lease: Seconds = Seconds(30)
     """So long after its last sign of life a worker is lost, and its attempts have failed."""
-    sweep: timedelta = timedelta(seconds=30)
+    sweep: Seconds = Seconds(30)
     """How long a job may be due before a queue of another make is told of it again."""
-    heartbeat_limit: timedelta = timedelta(seconds=15)
+    heartbeat_limit: Seconds = Seconds(15)
     """A worker not heard of for longer is not counted on."""
     max_retries: int = 2
-    retry_base: timedelta = timedelta(seconds=1)
-    retry_max: timedelta = timedelta(seconds=30)
+    retry_base: Seconds = Seconds(1)
+    retry_max: Seconds = Seconds(30)
     artifact_tries: int = 3
-    artifact_ttl: timedelta = timedelta(days=1)
-    cleanup_interval: timedelta = timedelta(hours=1)
-    grace: timedelta = timedelta(days=1)
+    artifact_ttl_seconds: float = 86_400
+    cleanup_interval_seconds: float = 3_600
+    grace: Seconds = Seconds(86_400)
     """How long expired records are kept, so that clients see that they were there."""
     fail_safe_policy: Policy = "strict"
     limits: Limits = field(default_factory=Limits)
@@ -103,6 +168,19 @@ class PdfRenderConfig:
     chromium: Path | None = None
     """The browser's program; None looks for it."""
     callback_secret: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "copied", self.security)
+
+    @property
+    def artifact_ttl(self) -> timedelta:
+        """How long a PDF is kept."""
+        return timedelta(seconds=self.artifact_ttl_seconds)
+
+    @property
+    def cleanup_interval(self) -> timedelta:
+        """How often what is past its time is cleaned up."""
+        return timedelta(seconds=self.cleanup_interval_seconds)
 
     @property
     def times(self) -> Times:
@@ -346,8 +424,8 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "PDF_RETRY_BASE_SECONDS": ("retry_base", _span(0, 3600)),
     "PDF_RETRY_MAX_SECONDS": ("retry_max", _span(0, 24 * 3600)),
     "PDF_ARTIFACT_TRIES": ("artifact_tries", whole_number(1, 20)),
-    "PDF_ARTIFACT_TTL_SECONDS": ("artifact_ttl", _span(1)),
-    "PDF_CLEANUP_INTERVAL_SECONDS": ("cleanup_interval", _span(1)),
+    "PDF_ARTIFACT_TTL_SECONDS": ("artifact_ttl_seconds", whole_number(1, _YEAR)),
+    "PDF_CLEANUP_INTERVAL_SECONDS": ("cleanup_interval_seconds", whole_number(1, _YEAR)),
     "PDF_GRACE_SECONDS": ("grace", _span(0)),
     "PDF_FAIL_SAFE_POLICY": ("fail_safe_policy", _one_of(*get_args(Policy))),
     "PDF_MAX_PAYLOAD_BYTES": ("max_payload_bytes", whole_number(1, 64 * _MIB)),

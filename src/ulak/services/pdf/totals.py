@@ -25,6 +25,7 @@ from ulak.errors import JobNotFound
 from ulak.kit.clock import now, to_datetime, to_instant
 from ulak.services.pdf.artifacts import WRITE_FAILED
 from ulak.services.pdf.document import LAUNCH, LOAD, PRINT, REASONS, read_number
+from ulak.services.pdf.flow import BLOCKED as BLOCKED_NOTE
 from ulak.services.pdf.flow import FLOW, find_detail, find_entry, walk
 from ulak.services.pdf.model import PdfErrorCode, PdfJobStatus
 from ulak.tables import Schema, Tables
@@ -232,6 +233,8 @@ class _Sums:
         succeeded, and a retried job is queued again by the same commit."""
         if is_given_back(event) and find_detail(event) == WRITE_FAILED:
             self._tell(NO_STORAGE, Told(WRITE_FAILED, event.at))
+        if event.kind == BLOCKED_NOTE:
+            self._count_blocked(event.details)
         entry = find_entry(event)
         if entry is None:
             return
@@ -270,7 +273,9 @@ class _Sums:
             self._observe(EXECUTOR, sum(part for part in parts if part is not None))
         if created_at is not None:
             self._observe(WHOLE, max(0.0, (event.at - created_at).total_seconds()))
-        blocked = _member(left, "blocked")
+        self._count_blocked(_member(left, "blocked"))
+
+    def _count_blocked(self, blocked: Any) -> None:
         for reason in REASONS:
             if n := read_number(_member(blocked, reason)):
                 self.totals[BLOCKED, reason] += n

@@ -9,13 +9,15 @@ import asyncio
 import errno
 import hashlib
 import logging
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ulak import Engine, Job, RetryLater, WorkerSettings
 from ulak.errors import BadInput, JobNotFound, NotSupported, StaleJob, StoreError
@@ -32,7 +34,7 @@ from ulak.services.pdf.document import (
     Times,
 )
 from ulak.services.pdf.finishing.composing import compose
-from ulak.services.pdf.flow import PdfPayload
+from ulak.services.pdf.flow import BLOCKED, PdfPayload
 from ulak.services.pdf.model import (
     BadOptions,
     MachineFault,
@@ -44,6 +46,7 @@ from ulak.services.pdf.model import (
 from ulak.services.pdf.output import NOTHING_MORE, OutputOptions, Sealing, read_stored
 from ulak.services.pdf.page import read_page
 from ulak.services.pdf.readiness import Readiness
+from ulak.services.pdf.security.template_input import must_be_listed, validate_template
 from ulak.services.pdf.settings import PdfRenderConfig
 from ulak.services.pdf.totals import BROWSER, NOT_READY, WEASYPRINT, Totals, is_given_back
 
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
     from ulak.services.pdf.templates import Templates
 
 log = logging.getLogger("ulak.pdf")
+
+T = TypeVar("T")
 
 FIRST_REPRIEVE: Final = timedelta(seconds=1)
 """How long a job waits that was given back for the first time; then twice as long."""
@@ -68,7 +73,11 @@ _EXHAUSTED: Final = frozenset(
 
 @dataclass(eq=False, repr=False)
 class PdfRenderWorker:
-    """Renders jobs, one call each, as many at once as the renderer has places."""
+    """Renders jobs, one call each, as many at once as the renderer has places.
+
+    `open_render_worker` makes one. Its verbs are plain calls from any thread, which raise BadInput
+    on an event loop that they would stop: there, `asyncio.to_thread` calls them.
+    """
 
     config: PdfRenderConfig
     templates: Templates
@@ -82,12 +91,14 @@ class PdfRenderWorker:
     """What tells whether something can be rendered here; None where nobody asks."""
     sealing: Callable[[], Sealing] | None = None
     """Makes what opens the passwords of jobs; None fails the jobs that have one."""
+    loop: asyncio.AbstractEventLoop | None = None
+    """That of the renderer; None for one that works on any, so that each call has its own."""
 
     def unready(self) -> str | None:
         """Say why nothing can be rendered here now; None when something can."""
         return None if self.readiness is None else self.readiness.complaint()
 
-    async def process_job(self, job_id: str) -> Job | None:
+    def process_job(self, job_id: str) -> Job | None:
         """Claim one job, render it, store the artifact and finish.
 
         None when another worker has it, it is not due or has ended: then nothing was done.
@@ -96,6 +107,9 @@ class PdfRenderWorker:
             JobNotFound: there is none.
             StaleJob: its lease was lost; no artifact is left.
         """
+        return self._call(self._process(job_id))
+
+    async def _process(self, job_id: str) -> Job | None:
         if self.engine is None:
             raise NotSupported("this worker has no engine whose jobs it could take")
         by_hand = self.engine.worker(WorkerSettings(lease=self.config.lease))
@@ -108,7 +122,12 @@ class PdfRenderWorker:
                 job_id, attempt.payload, retry_count=retry_count, is_first=attempt.token <= 1
             )
         except (PdfError, RetryLater) as error:
-            return await asyncio.to_thread(attempt.fail, error)
+            failed = await asyncio.to_thread(attempt.fail, error)
+            if isinstance(error, PdfError) and error.blocked:
+                await asyncio.to_thread(
+                    self.engine.note, job_id, BLOCKED, actor="pdf", **error.blocked
+                )
+            return failed
         except asyncio.CancelledError:
             await asyncio.to_thread(attempt.give_back)
             raise
@@ -121,7 +140,7 @@ class PdfRenderWorker:
             )
             raise
 
-    async def render_html_to_pdf(self, html: str, timeout: timedelta | float) -> bytes:
+    def render_html_to_pdf(self, html: str, timeout: timedelta | float) -> bytes:
         """Print one HTML text within a time, with the fixed settings and without JavaScript.
 
         Raises:
@@ -130,16 +149,14 @@ class PdfRenderWorker:
         """
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         times = self.config.times_for(int(seconds))
-        return (await self.renderer.render(Document(html), times)).pdf
+        return self._call(self.renderer.render(Document(html), times)).pdf
 
-    def validate_template(self, name: str) -> None:
-        """Refuse a template that is not in the allow-list, with TEMPLATE_ERROR."""
-        from ulak.services.pdf.security import validate_template
+    def validate_template(self, name: str) -> bool:
+        """Tell whether a template is in the allow-list."""
+        return validate_template(name, self.config.security.template_allowlist)
 
-        validate_template(name, self.config.security.template_allowlist)
-
-    def validate_url(self, url: str) -> str:
-        """Return a URL normalised if the allow-list takes it; else raise UrlBlocked."""
+    def validate_url(self, url: str) -> bool:
+        """Tell whether the allow-list of URLs lets one through."""
         from ulak.services.pdf.security import validate_url
 
         return validate_url(url, self.config.security.url_allowlist)
@@ -149,6 +166,23 @@ class PdfRenderWorker:
         from ulak.services.pdf.security import sanitize_html_variables
 
         return {**payload, "variables": sanitize_html_variables(payload.get("variables", {}))}
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what comes of work for the renderer; whoever is interrupted here cancels it."""
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            work.close()
+            raise BadInput(
+                "this call waits, and would stop the event loop of this thread; call it by "
+                "asyncio.to_thread"
+            )
+        if self.loop is None:
+            return asyncio.run(work)
+        doing = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return doing.result()
+        finally:
+            doing.cancel()
 
     async def perform(
         self, job_id: str, given: PdfPayload, *, retry_count: int = 0, is_first: bool = True
@@ -252,7 +286,7 @@ class PdfRenderWorker:
     async def _render(self, given: PdfPayload, steps: Steps) -> Rendered:
         began = self.monotonic()
         steps.begin(TEMPLATE)
-        self.validate_template(given.template_name)
+        self._must_be_listed(given.template_name)
         times = self.config.times_for(given.timeout_s)
         document = await asyncio.to_thread(self._fill, given)
         output, following = NOTHING_MORE, tuple[Document, ...]()
@@ -292,10 +326,13 @@ class PdfRenderWorker:
             self.templates.judge_output(given.template_name, output)
         following: list[Document] = []
         for one in output.append:
-            self.validate_template(one.template_name)
+            self._must_be_listed(one.template_name)
             self._must_be_unchanged(one.template_name, one.template_version)
             following.append(self.templates.render(one.template_name, one.variables))
         return output, tuple(following)
+
+    def _must_be_listed(self, name: str) -> None:
+        must_be_listed(name, self.config.security.template_allowlist)
 
     def _must_be_unchanged(self, name: str, wanted: str | None) -> None:
         if wanted and wanted != self.templates.version(name):
@@ -364,10 +401,45 @@ async def open_worker(
             yield PdfRenderWorker(
                 config, templates_of(config), renderer, artifacts_of(config, engine.store.clock),
                 engine=engine, readiness=readiness, sealing=sealing,
+                loop=asyncio.get_running_loop(),
             )  # fmt: skip
         finally:
             keeping.cancel()
             await asyncio.wait([keeping])
+
+
+@contextmanager
+def open_render_worker(
+    engine: Engine, config: PdfRenderConfig, sealing: Callable[[], Sealing] | None = None
+) -> Iterator[PdfRenderWorker]:
+    """Open a worker for a program without an event loop: what renders lives on a thread of its
+    own, and nothing of it is left when the block has ended. Raises as `open_worker`."""
+    opened: Future[tuple[PdfRenderWorker, Callable[[], object]]] = Future()
+
+    async def live() -> None:
+        loop, is_over = asyncio.get_running_loop(), asyncio.Event()
+        async with open_worker(engine, config, sealing) as worker:
+            opened.set_result((worker, lambda: loop.call_soon_threadsafe(is_over.set)))
+            await is_over.wait()
+
+    def run() -> None:
+        try:
+            asyncio.run(live())
+        except Exception as error:
+            if opened.done():
+                raise
+            opened.set_exception(error)
+
+    thread = threading.Thread(target=run, name="ulak-pdf-worker")
+    thread.start()
+    try:
+        worker, end = opened.result()
+        try:
+            yield worker
+        finally:
+            end()
+    finally:
+        thread.join()
 
 
 async def _publish(totals: Totals, engines: Mapping[str, str], complaint: str) -> None:

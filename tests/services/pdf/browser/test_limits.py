@@ -38,6 +38,19 @@ from ulak.services.pdf.model import (
 LOOP = "<p>x</p><script>for (;;);</script>"
 LOOP_AT_PRINT = "<p>x</p><script>addEventListener('beforeprint', () => { for (;;); })</script>"
 BOMB = "<script>const a = []; for (;;) a.push(new Float64Array(1 << 20).fill(a.length))</script>"
+GPU_BOMB = """<p>x</p><script>
+const gl = document.createElement("canvas").getContext("webgl"), kept = [];
+const data = new Uint8Array(16 << 20).fill(1);
+for (let n = 0; n < 250; n++)
+  if (!gl) kept.push(data.slice());
+  else {
+    kept.push(gl.createBuffer());
+    gl.bindBuffer(gl.ARRAY_BUFFER, kept.at(-1));
+    gl.bufferData(gl.ARRAY_BUFFER, data, gl.STATIC_DRAW);
+    gl.finish();
+  }
+</script>"""
+"""Takes four gigabytes of the process that draws for every page, where there is WebGL."""
 MANY_NODES = """<body><script>for (let i = 0; i < 6e5; i++) {
 const div = document.createElement("div"); div.textContent = i; document.body.append(div)
 }</script>"""
@@ -139,6 +152,31 @@ def test_a_page_that_takes_too_much_memory_is_killed_and_its_neighbour_is_render
             assert failed.value.detail == "memory_exceeded"
             await pool.render(Document("<p>after"), Times())
             assert browser_of(pool) == before
+
+    asyncio.run(render())
+
+
+@pytest.mark.shows("P-32", "P-14")
+@pytest.mark.parametrize("driver", [PlaywrightDriver, DevTools])
+def test_a_page_for_which_a_common_process_takes_too_much_memory_fails_alone(
+    driver: Callable[[], Driver],
+) -> None:
+    slow = "<p>beside</p><script>setTimeout(() => document.body.className = 'd', 2000)</script>"
+    neighbours = (
+        Document(slow, javascript=True, wait_for=".d"), Document("<p>beside"), Document("<p>beside")
+    )  # fmt: skip
+
+    async def render() -> None:
+        async with a_pool(driver(), places=4, limits=Limits(memory_bytes=320 << 20)) as pool:
+            await pool.render(Document("<p>first", javascript=True), Times())
+            bomb = asyncio.ensure_future(pool.render(Document(GPU_BOMB, javascript=True), NEVER))
+            beside = await asyncio.gather(*(pool.render(one, Times()) for one in neighbours))
+            assert {text_of(one.pdf).strip() for one in beside} == {"beside"}
+            with pytest.raises(PermanentPdfError) as failed:
+                await bomb
+            assert failed.value.code == PdfErrorCode.TEMPLATE_ERROR
+            assert failed.value.detail == "memory_exceeded"
+            assert (await pool.render(Document("<p>after"), Times())).pages == 1
 
     asyncio.run(render())
 

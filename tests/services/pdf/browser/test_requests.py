@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -12,7 +13,8 @@ from tests.services.pdf.browser.yard import Afar, a_pool, text_of
 from ulak.services.pdf.browser.devtools import DevTools
 from ulak.services.pdf.browser.driver import Driver
 from ulak.services.pdf.browser.playwright import PlaywrightDriver
-from ulak.services.pdf.document import Document, Fetched, NoNetwork, Rendered, Times
+from ulak.services.pdf.document import Document, Fetched, Limits, NoNetwork, Reason, Rendered, Times
+from ulak.services.pdf.model import PdfError
 
 GO = "http://afar.test"
 WITHOUT_SCRIPTS = {
@@ -55,11 +57,13 @@ class Counting(NoNetwork):
         return await super().fetch(url, method=method, headers=headers)
 
 
-def refused(html: str, *, javascript: bool = False) -> tuple[Rendered, list[str]]:
+def refused(
+    html: str, *, javascript: bool = False, driver: Driver | None = None
+) -> tuple[Rendered, list[str]]:
     counting = Counting()
 
     async def render() -> Rendered:
-        async with a_pool(fetcher=counting) as pool:
+        async with a_pool(driver, fetcher=counting) as pool:
             return await pool.render(Document(html, javascript=javascript), Times())
 
     return asyncio.run(render()), counting.urls
@@ -83,6 +87,74 @@ def test_what_a_script_asks_for_is_refused_and_counted_and_the_page_printed(what
     result, urls = refused(html, javascript=True)
     assert [url.rstrip("?") for url in urls] == [f"{GO}/x"]
     assert text_of(result.pdf).startswith("the text")
+
+
+UNSEEN: Mapping[str, tuple[str, Reason]] = {
+    "window": (f"open('{GO}/x#part')", "allowlist"),
+    "window without an opener": (f"open('{GO}/x', '_blank', 'noopener')", "allowlist"),
+    "window of another scheme": ("open('ftp://afar.test/x')", "scheme"),
+    "form of a window": (
+        f"""document.body.append(Object.assign(document.createElement('form'),
+        {{action: '{GO}/x', target: '_blank', method: 'post'}})); document.forms[0].submit()""",
+        "allowlist",
+    ),
+    "link to a window": (
+        f"""Object.assign(document.createElement('a'),
+        {{href: '{GO}/x', target: '_blank'}}).click()""",
+        "allowlist",
+    ),
+    "webrtc": (
+        """const p = new RTCPeerConnection({iceServers: [{urls: 'stun:afar.test'}]});
+        p.createDataChannel('x'); p.createOffer().then(o => p.setLocalDescription(o))""",
+        "scheme",
+    ),
+    "webrtc of a frame": (
+        """document.body.append(document.createElement('iframe'));
+        new frames[0].RTCPeerConnection()""",
+        "scheme",
+    ),
+    "module of a worker": (
+        f"""new Worker("data:text/javascript,import '{GO}/x'", {{type: 'module'}})""",
+        "allowlist",
+    ),
+    "module that a worker asks for": (
+        f"""new Worker("data:text/javascript,import('{GO}/x').catch(() => 0)",
+        {{type: 'module'}})""",
+        "allowlist",
+    ),
+    "worker that is a module and a blob": (
+        f"""new Worker(URL.createObjectURL(new Blob(["import '{GO}/x'"],
+        {{type: 'text/javascript'}})), {{type: 'module'}})""",
+        "scheme",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.shows("P-27", "P-30")
+@pytest.mark.parametrize("driver", [DevTools, PlaywrightDriver])
+@pytest.mark.parametrize("what", UNSEEN)
+def test_what_is_no_request_of_the_page_itself_is_counted_once(
+    what: str, driver: Callable[[], Driver]
+) -> None:
+    code, reason = UNSEEN[what]
+    html = f"<p>the text</p><script>{code}</script><img src={LAST}>"
+    result, _ = refused(html, javascript=True, driver=driver())
+    assert result.blocked == Counter([reason, "allowlist"]), "the last image among them"
+    assert text_of(result.pdf).startswith("the text")
+
+
+@pytest.mark.shows("P-27")
+@pytest.mark.parametrize("driver", [DevTools, PlaywrightDriver])
+def test_what_a_failed_attempt_asked_for_is_told_with_its_failure(
+    driver: Callable[[], Driver],
+) -> None:
+    async def render() -> None:
+        async with a_pool(driver(), limits=Limits(dom_nodes=3)) as pool:
+            with pytest.raises(PdfError) as failed:
+                await pool.render(Document(f"<p>x<img src={GO}/x><img src=file:///x>"), Times())
+        assert failed.value.blocked == {"allowlist": 1, "scheme": 1}
+
+    asyncio.run(render())
 
 
 class Leaving(Answers):

@@ -173,7 +173,7 @@ def test_a_worker_of_its_own_opens_the_password_that_was_sealed(works: Plant) ->
     payload = sealing.seal("plain", bare, {"user": "müşteri", "owner": ""})
     stranger = {**payload, "variables": {"n": 2}}
     worker = works.worker()
-    made = [works.jobs.create_job("plain", one).job for one in (payload, stranger)]
+    made = [works.jobs.create_job("plain", one) for one in (payload, stranger)]
     opened, refused = (
         works.until(job, PdfJobStatus.SUCCEEDED, PdfJobStatus.FAILED) for job in made
     )

@@ -176,6 +176,8 @@ class DevPage(ShownPage):
         self._session = session
         self._waiting: set[asyncio.Future[Params]] = set()
         self._sessions: set[str] = set()
+        self._popups: set[str] = set()
+        """The windows that it has opened; a window's target and its frame have one name."""
 
     async def set_up(self, *, javascript: bool) -> None:
         """Make the page ready for its document; until then it does nothing."""
@@ -192,6 +194,7 @@ class DevPage(ShownPage):
         if javascript:
             # Errors of scripts, and connections that interception does not see.
             commands += [send("Runtime.enable"), send("Network.enable", maxTotalBufferSize=0)]
+            commands += self._watch_connections(send)
         else:
             commands.append(send("Emulation.setScriptExecutionDisabled", value=True))
         commands += self._intercept(self._session)
@@ -211,6 +214,7 @@ class DevPage(ShownPage):
 
     def close_popup(self, session: str, target: str) -> None:
         """Close what the page has opened besides itself; its requests are refused till then."""
+        self._popups.add(target)
         self._hear(session)
         self._intercept(session)
         # Only now: a popup of the page's own process holds up the page while it waits.
@@ -261,6 +265,8 @@ class DevPage(ShownPage):
             return
         self._hear(session)
         self._pipe.send("Network.enable", session, maxTotalBufferSize=0)
+        if info["type"] == "iframe":
+            self._watch_connections(lambda method, **said: self._pipe.send(method, session, **said))
         self._intercept(session)
 
     def _detached(self, event: Params) -> None:
@@ -277,12 +283,17 @@ class DevPage(ShownPage):
             return
         fetched: Fetched | None = None
         try:
+            if self._opens_popup(event) and self._is_counted(request["url"]):
+                return
             fetched = await self._fetch(
                 request["url"], request["method"], dict(request.get("headers", {}))
             )
         finally:
             # A request that is left alone would hold up its page.
             self._settle(session, event, fetched)
+
+    def _opens_popup(self, event: Params) -> bool:
+        return event.get("resourceType") == "Document" and event.get("frameId") in self._popups
 
     def _settle(self, session: str, event: Params, fetched: Fetched | None) -> None:
         leaves = event.get("resourceType") == "Document" and event.get("frameId") == self._frame

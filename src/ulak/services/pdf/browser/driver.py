@@ -14,15 +14,18 @@ import json
 import math
 import re
 from base64 import b64decode
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from ulak.services.pdf.browser import page_scripts as scripts
 from ulak.services.pdf.browser.launch import Launch
 from ulak.services.pdf.document import Document, Fetched
 from ulak.services.pdf.page import LARGEST_PAPER
+
+T = TypeVar("T")
 
 Answer = Callable[[str, str, dict[str, str]], Awaitable[Fetched | None]]
 """Answers a request of a page (URL, method, headers): what to hand to it, None to refuse it."""
@@ -58,6 +61,8 @@ _EMPTY: Final = "<i></i>"
 """A header without anything: where none is said the browser prints one of its own."""
 _NO_SUCH_PAGES: Final = "Page range exceeds page count"
 _LOCAL: Final = "Not allowed to load local resource: "
+_NO_WORKER: Final = "Refused to cross-origin redirects of the top-level worker script"
+"""Of a worker that is a module and a blob: what is intercepted on its way is another's to it."""
 _CLASS: Final = re.compile(r"[A-Za-z_$][\w$]{0,63}", re.ASCII)
 # What the worker took off, or what speaks of its connection and not of the content.
 _NOT_PASSED: Final = frozenset(
@@ -146,10 +151,24 @@ class ShownPage:
             "Page.documentOpened": self._opened,
             "Page.domContentEventFired": self._read,
             "Page.loadEventFired": self._loaded,
+            "Page.windowOpen": self._opens,
             "Log.entryAdded": self._logged,
+            "Runtime.bindingCalled": self._connects,
             "Runtime.exceptionThrown": self._threw,
         }
         """By event of the page's session, what hears of it."""
+        self._windows: Counter[str] = Counter()
+        """By URL: windows that were opened with it, less those that have asked for it."""
+
+    def _watch_connections(self, send: Callable[..., T]) -> list[T]:
+        """Have connections told of that no interception sees."""
+        return [
+            send("Runtime.addBinding", name=scripts.REPORT),
+            send(
+                "Page.addScriptToEvaluateOnNewDocument",
+                source=scripts.TELL_CONNECTIONS, runImmediately=True,
+            ),
+        ]  # fmt: skip
 
     async def load(self, document: Document) -> Loaded:
         """Show a document and wait for load, fonts and every image, and for what it waits for.
@@ -302,6 +321,11 @@ class ShownPage:
         if not is_in_memory(url):
             self._begin(count())
 
+    def _is_counted(self, url: str) -> bool:
+        """Tell whether what a window asks for first was counted when it was opened."""
+        self._windows[url] -= 1
+        return self._windows[url] >= 0
+
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Have something done for the page, until `_stop`."""
         task = asyncio.ensure_future(work)
@@ -332,9 +356,22 @@ class ShownPage:
 
     def _logged(self, event: dict[str, Any]) -> None:
         # The browser refuses these by itself, before they could be intercepted.
-        text = str(event["entry"].get("text", ""))
+        text, source = str(event["entry"].get("text", "")), event["entry"].get("source")
+        if source == "worker" and text.startswith(_NO_WORKER):
+            self._count_refused("blob:worker")
         if text.startswith(_LOCAL):
             self._count_refused(text.removeprefix(_LOCAL))
+
+    def _opens(self, event: dict[str, Any]) -> None:
+        # The window is closed at once, mostly before it has asked for anything.
+        url = str(event["url"]).partition("#")[0]
+        self._windows[url] += 1
+        if self._windows[url] > 0:
+            self._count_refused(url)
+
+    def _connects(self, event: dict[str, Any]) -> None:
+        if event.get("name") == scripts.REPORT:
+            self._count_refused("webrtc:")
 
     def _threw(self, event: dict[str, Any]) -> None:
         """Note class and line of what was thrown; its message may hold values of the document."""

@@ -14,6 +14,22 @@ HOLD: Final = """(async () => {
 """Where it tells that no script holds up the reading, the document has loaded, or its reading was
 broken off."""
 
+REPORT: Final = "ulakReport"
+"""By this name a page could tell of its connections, until the next script has taken it away."""
+
+TELL_CONNECTIONS: Final = f"""(() => {{
+  const report = globalThis.{REPORT}, Real = globalThis.RTCPeerConnection;
+  delete globalThis.{REPORT};
+  if (!report || !Real) return;
+  globalThis.RTCPeerConnection = globalThis.webkitRTCPeerConnection = new Proxy(Real, {{
+    construct(target, given, made) {{
+      report("");
+      return Reflect.construct(target, given, made);
+    }},
+  }});
+}})()"""
+"""Has each WebRTC connection of a page told of: its packets are no requests."""
+
 LAY_OUT: Final = """document.addEventListener("load", ({target}) => {
   if (target.sheet) document.documentElement.getBoundingClientRect();
 }, true)"""

@@ -274,6 +274,7 @@ class PlaywrightPage(ShownPage):
         ]
         if javascript:
             commands.append(self._ask("Runtime.enable"))
+            commands += self._watch_connections(self._ask)
         tree = (await asyncio.gather(*commands))[0]
         self._frame = tree["frameTree"]["frame"]["id"]
         self._browser.pages.add(self)
@@ -362,6 +363,8 @@ class PlaywrightPage(ShownPage):
                 return
             fetched: Fetched | None = None
             try:
+                if self._opens_popup(request) and self._is_counted(request.url):
+                    return
                 fetched = await self._fetch(request.url, request.method, request.headers)
             finally:
                 # A request that is left alone would hold up its page.
@@ -379,6 +382,14 @@ class PlaywrightPage(ShownPage):
             await route.fulfill(
                 status=fetched.status, headers=dict(passed_headers(fetched)), body=fetched.body
             )
+
+    def _opens_popup(self, request: Request) -> bool:
+        if not request.is_navigation_request():
+            return False
+        try:
+            return request.frame.parent_frame is None and request.frame.page != self._page
+        except Error:
+            return True  # A window that is not there yet.
 
     def _leaves(self, request: Request) -> bool:
         if not request.is_navigation_request() or self._page is None:

@@ -45,6 +45,7 @@ from ulak.services.pdf.document import (
     Document,
     Fetcher,
     Limits,
+    Reason,
     Rendered,
     RenderWarning,
     Steps,
@@ -143,6 +144,9 @@ class BrowserPool(Pool[WarmBrowser]):
                 raise out_of_time() from error
             try:
                 return await attempt.render()
+            except PdfError as error:
+                error.blocked = attempt.blocked
+                raise
             finally:
                 self._turns.release()
 
@@ -201,21 +205,33 @@ class _Attempt:
         self._requests = Requests(document, fetcher)
         self._page: ShownPage | None = None
 
+    @property
+    def blocked(self) -> dict[Reason, int]:
+        """Return what was refused to its page, by why."""
+        return dict(self._requests.blocked)
+
     async def render(self) -> Rendered:
         """Render the document, and again on a fresh page if the first was lost."""
+        get = self._keeper.get
         faults: Counter[str] = Counter()
         while True:
             self._steps.begin(LAUNCH)
             try:
                 async with asyncio.timeout_at(self.ask_at):
-                    warm = await self._keeper.get()
+                    warm = await get()
             except TimeoutError as error:
                 raise out_of_time() from error
             try:
                 return await self._render_on(warm)
-            except BrowserGone:
+            except BrowserGone as error:
                 self._keeper.discard(warm)
                 word = _LOST
+                if self._is_suspect_on(warm):
+                    if warm.suspects == 1:
+                        what = "the browser needs too much memory for it"
+                        raise over_limit("memory_exceeded", what) from error
+                    # One of several did it: who does it again when alone.
+                    get = self._keeper.get_apart
             except _Broken as broken:
                 word = broken.word
             finally:
@@ -225,11 +241,15 @@ class _Attempt:
             if faults[word] == _MOST_FAULTS:
                 raise _fault(word)
 
+    def _is_suspect_on(self, warm: WarmBrowser) -> bool:
+        """Tell whether its browser may have been ended for what it did there."""
+        return warm.suspects > 0 and (self._document.javascript or not warm.was_scripted)
+
     async def _render_on(self, warm: WarmBrowser) -> Rendered:
         """Render the document; raise `BrowserGone` where another browser may be tried."""
         self._requests = Requests(self._document, self._fetcher)
         self._page = None
-        warm.enter()
+        warm.enter(javascript=self._document.javascript)
         try:
             async with asyncio.timeout_at(self.ask_at):
                 return await self._load_and_print(warm)
@@ -250,7 +270,7 @@ class _Attempt:
         except OutputTooLarge as error:
             raise over_limit("output_too_large", "its PDF has too many bytes") from error
         finally:
-            warm.leave()
+            warm.leave(javascript=self._document.javascript)
             if self._page is not None:
                 hard_at = asyncio.get_running_loop().time() + SURVIVAL_S
                 self._keeper.run(self._put_down(self._page, warm, hard_at))
@@ -281,7 +301,7 @@ class _Attempt:
             pages=pages,
             engine=warm.engine,
             timings={**steps.took, "total": total},
-            blocked=dict(self._requests.blocked),
+            blocked=self.blocked,
             script_errors=loaded.script_errors,
             warnings=warnings,
         )

@@ -13,7 +13,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -26,6 +26,8 @@ STOPPED: Final = "T"
 """The state of a process that a signal has stopped, as /proc has it."""
 OF_PAGES: Final = frozenset({"renderer", "utility"})
 """Kinds of processes that work for pages: the second puts printed pages together."""
+_OF_ALL: Final = frozenset({"browser", "gpu-process"})
+"""Kinds that work for all pages together: what one of them holds cannot be told of any page."""
 
 
 class Process:
@@ -160,6 +162,10 @@ class Tree:
         self._root = root
         self._parents: dict[int, int] = {}
         self._kinds: dict[int, str] = {}
+        self._first: dict[int, Usage] = {}
+        """What each process that works for all pages held when it was seen first."""
+        self.has_outgrown = False
+        """One of those has grown by more than `kill_beyond` was told."""
 
     def sample(self) -> list[Usage]:
         """Tell what each process holds now; one that ends meanwhile is left out."""
@@ -167,6 +173,7 @@ class Tree:
         for pid in self._parents.keys() - pids:
             self._parents.pop(pid)
             self._kinds.pop(pid, None)
+            self._first.pop(pid, None)
         for pid in pids - self._parents.keys():
             self._parents[pid] = state_and_parent(pid)[1]
         usages = []
@@ -178,9 +185,15 @@ class Tree:
         return usages
 
     def kill_beyond(self, limit: int) -> int:
-        """Kill the processes that work for pages and hold more than that; tell how many."""
+        """Kill the processes that work for pages and hold more than that; tell how many.
+
+        Those that work for all pages are not killed here, for nobody knows for which page they
+        have grown by so much: see `has_outgrown`.
+        """
         killed = 0
         for usage in self.sample():
+            if usage.kind in _OF_ALL and self._growth(usage, limit) > limit:
+                self.has_outgrown = True
             # What is shared with others counts in part: the browser's own code is 150 MB.
             if (
                 usage.kind in OF_PAGES
@@ -201,6 +214,15 @@ class Tree:
                 with suppress(OSError):  # it has ended meanwhile
                     found[pid] = self._kind_of(pid)
         return found
+
+    def _growth(self, usage: Usage, limit: int) -> int:
+        first = self._first.get(usage.pid)
+        if first is None:
+            self._first[usage.pid] = first = replace(usage, resident=_proportional(usage))
+        # Most looks end here: the exact size is dear.
+        if usage.resident - first.resident <= limit:
+            return 0
+        return _proportional(usage) - first.resident
 
     def lasting(self) -> int:
         """Tell what the processes hold that outlive their pages: those that can only grow."""

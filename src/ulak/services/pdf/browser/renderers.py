@@ -115,6 +115,14 @@ class Keeper(Generic[R]):
             await asyncio.shield(self._starting)
         return self.current
 
+    async def get_apart(self) -> R:
+        """Start one that nobody else gets, and that ends when `used` is called. Raises PdfError: it
+        cannot be started."""
+        renderer = await self._start_one()
+        renderer.is_retired = True
+        self._running.append(renderer)
+        return renderer
+
     def used(self, renderer: R) -> None:
         """Take note that one has done with a document; replace it, or let it go, in time."""
         if renderer.is_retired:

@@ -77,6 +77,13 @@ class WarmBrowser(Renderer):
     """Processes that were killed for their memory, and of which no page was found yet."""
     _stopped: frozenset[int] = frozenset()
     """What stood still when it was looked at last."""
+    scripted: int = 0
+    """Documents on it whose scripts run."""
+    suspects: int = 0
+    """It was ended since what works for all pages grew too much, and one of so many documents did
+    it: of those with scripts, if there were any."""
+    was_scripted: bool = False
+    """There were."""
     _first_size: int = 0
     _spares: deque[_Spare] = field(default_factory=deque)
     _watch: asyncio.Task[None] | None = None
@@ -112,12 +119,12 @@ class WarmBrowser(Renderer):
     async def show_something(self) -> None:
         """Show a document in a page of its own, as a browser that is well can. Raises what a
         browser that is not comes to: one of `NOT_WELL`."""
-        self.enter()
+        self.enter(javascript=False)
         try:
             async with asyncio.timeout(LAUNCH_TIMEOUT.total_seconds()):
                 await _show_something(self.browser)
         finally:
-            self.leave()
+            self.leave(javascript=False)
 
     def has_room(self) -> bool:
         """Tell whether the disk that the browser writes to has room: where it has none pages crash,
@@ -128,15 +135,17 @@ class WarmBrowser(Renderer):
             return False
         return found.f_bavail * found.f_frsize >= _ROOM
 
-    def enter(self) -> None:
+    def enter(self, *, javascript: bool) -> None:
         """Count a document in; while there is one, memory is watched."""
         self.busy += 1
+        self.scripted += javascript
         if self._watch is None:
             self._watch = asyncio.ensure_future(self._watch_memory())
 
-    def leave(self) -> None:
+    def leave(self, *, javascript: bool) -> None:
         """Count a document out."""
         self.busy -= 1
+        self.scripted -= javascript
         if self.busy == 0:
             self.memory_kills = 0
             self._stop_watching()
@@ -210,6 +219,11 @@ class WarmBrowser(Renderer):
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             self.memory_kills += self._tree.kill_beyond(self.memory_bytes)
+            if self._tree.has_outgrown:
+                self.suspects, self.was_scripted = self.scripted or self.busy, self.scripted > 0
+                # Whoever is on it is told that it is gone; who keeps it takes it away.
+                await self.browser.kill()
+                return
             self._end_stopped()
 
     def _end_stopped(self) -> None:

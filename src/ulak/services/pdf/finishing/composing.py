@@ -12,14 +12,14 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from ulak.services.pdf.document import FINISH, Document, Limits, Reason, Rendered, Renderer, Times
+from ulak.services.pdf.document import FINISH, Document, Limits, Rendered, Renderer, Times
 from ulak.services.pdf.finishing.order import FAILED, Mark, Order
 from ulak.services.pdf.model import PdfError, PdfErrorCode, over_limit, pdf_error
 from ulak.services.pdf.output import OutputOptions, Watermark
@@ -56,6 +56,21 @@ async def compose(
         PdfError: as a renderer; or it cannot be put together, or not in time.
     """
     printed: list[Rendered] = []
+    try:
+        return await _compose(documents, output, printed, renderer, limits, left)
+    except PdfError as error:
+        error.blocked = _blocked((*printed, error))
+        raise
+
+
+async def _compose(
+    documents: Sequence[Document],
+    output: OutputOptions,
+    printed: list[Rendered],
+    renderer: Renderer,
+    limits: Limits,
+    left: Callable[[], Times],
+) -> Rendered:
     for document in documents:
         printed.append(await renderer.render(document, left()))
         _must_fit(printed, limits)
@@ -117,19 +132,24 @@ def _mark_of(document: Document, mark: Watermark) -> Document:
 
 def _whole(printed: Sequence[Rendered], pdf: bytes, finished_s: float) -> Rendered:
     timings: Counter[str] = Counter()
-    blocked: Counter[Reason] = Counter()
     for one in printed:
         timings.update(one.timings)
-        blocked.update(one.blocked)
     return replace(
         printed[0],
         pdf=pdf,
         pages=sum(one.pages for one in printed),
         timings={**timings, FINISH: finished_s},
-        blocked=dict(blocked),
+        blocked=_blocked(printed),
         script_errors=tuple(error for one in printed for error in one.script_errors),
         warnings=tuple(warning for one in printed for warning in one.warnings),
     )
+
+
+def _blocked(ended: Iterable[Rendered | PdfError]) -> dict[Any, int]:
+    blocked: Counter[str] = Counter()
+    for one in ended:
+        blocked.update(one.blocked)
+    return dict(blocked)
 
 
 def _must_fit(printed: Sequence[Rendered], limits: Limits) -> None:

@@ -23,14 +23,21 @@ _UNPRINTABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 def is_template_name(name: str) -> bool:
     """Tell whether a text can be the name of a template: of a folder, and of nothing above it."""
-    return _TEMPLATE_NAME.fullmatch(name) is not None and name.strip(".") != ""
+    is_text = isinstance(name, str)
+    return is_text and _TEMPLATE_NAME.fullmatch(name) is not None and name.strip(".") != ""
 
 
-def validate_template(name: str, allowlist: Collection[str]) -> None:
-    """Refuse (TEMPLATE_ERROR) a template unless its name is one and stands in the list.
+def validate_template(name: str, allowlist: Collection[str]) -> bool:
+    """Tell whether a name is one and stands in the list; an empty list has no template."""
+    try:
+        must_be_listed(name, allowlist)
+    except PermanentPdfError:
+        return False
+    return True
 
-    An empty list refuses every template.
-    """
+
+def must_be_listed(name: str, allowlist: Collection[str]) -> None:
+    """Refuse (TEMPLATE_ERROR) a template for which `validate_template` is false, and say why."""
     if not is_template_name(name):
         # Not repeated: it may be anything.
         raise _refusal(

@@ -45,7 +45,7 @@ _SLICED: Final = " sliced"
 _UNESCAPED: Final = " unescaped"
 
 _KEPT: Final = (
-    "abs", "default", "dictsort", "escape", "float", "groupby", "int", "items", "list", "map",
+    "abs", "dictsort", "float", "groupby", "int", "items", "list", "map",
     "max", "min", "reject", "rejectattr", "select", "selectattr", "sort", "sum", "unique",
 )  # fmt: skip
 """Filters of Jinja that templates have as they are. What is not named here they do not have:
@@ -79,7 +79,8 @@ class OverLimit(TemplateRuntimeError):
 class Sandbox(ImmutableSandboxedEnvironment):
     """The environment of one template: its own files, and nothing else.
 
-    A value has items and no methods: `order.items` is the item of that name, never Python's.
+    A value has items and no methods: `order.items` is the item of that name, never Python's. What
+    is none, as a variable that may be absent, prints as nothing, with filters and without.
     """
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
@@ -88,6 +89,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(
             autoescape=True,
             undefined=StrictUndefined,
+            finalize=_shown,
             loader=_Folder(template),
             trim_blocks=True,
             lstrip_blocks=True,
@@ -166,8 +168,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _generate(self, source: nodes.Template, *arguments: Any, **named: Any) -> str:
         return super()._generate(_Rewriting().visit(source), *arguments, **named)
 
-    def _counted(self, items: Iterable[Any]) -> Iterator[Any]:
-        for item in _unescaped(items):
+    def _counted(self, items: Iterable[Any] | None) -> Iterator[Any]:
+        for item in _unescaped(_shown(items)):
             self._spend()
             yield item
 
@@ -253,7 +255,9 @@ class _Folder(BaseLoader):
 
 def safe_url(value: Any) -> Markup:
     """Return a value that may stand where a URL does: http, https, mailto, tel, `#part`, or an
-    image as data:. Raises Unwritable: it is none of these."""
+    image as data:; nothing of none. Raises Unwritable: it is none of these."""
+    if value is None:
+        return Markup("")
     text = _raw(value)
     hidden = any(c <= " " or c == "\\" or "\x7f" <= c <= "\x9f" for c in text)
     if hidden or not (_SCHEME.match(text) or text.startswith("#") or _IMAGE.fullmatch(text)):
@@ -269,6 +273,8 @@ def _filters(writer: Writer) -> dict[str, Callable[..., Any]]:
         "capitalize": _on_raw(writer.capitalize),
         "css_text": _css_text,
         "date": _on_raw(writer.date),
+        "default": _default,
+        "escape": lambda value: escape(_shown(value)),
         "join": _join,
         "lower": _on_raw(writer.lower),
         "money": _on_raw(writer.money),
@@ -285,9 +291,19 @@ def _filters(writer: Writer) -> dict[str, Callable[..., Any]]:
     return every | {"count": every["length"], "d": every["default"], "e": every["escape"]}
 
 
+def _shown(value: Any) -> Any:
+    """Return what is printed of a value: of none, which Python would name, nothing."""
+    return "" if value is None else value
+
+
+def _default(value: Any, default_value: Any = "", boolean: bool = False) -> Any:
+    is_absent = value is None or isinstance(value, Undefined)
+    return default_value if is_absent or (boolean and not value) else value
+
+
 def _raw(value: Any) -> str:
     """Return a text as it was before it was escaped."""
-    return str(value.unescape()) if isinstance(value, Markup) else str(value)
+    return str(value.unescape()) if isinstance(value, Markup) else str(_shown(value))
 
 
 def _unescaped(value: Any) -> Any:
@@ -312,6 +328,8 @@ def _on_raw(function: Callable[..., Any]) -> Callable[..., Any]:
         value = arguments[place]
         if isinstance(value, Undefined):
             str(value)  # says which name is missing
+        if value is None:
+            return None
         return function(*arguments[:place], _unescaped(value), *arguments[place + 1 :], **named)
 
     return filtered
@@ -330,7 +348,7 @@ def _join(values: Iterable[Any], between: Any = "", attribute: str | None = None
 
 
 def _joined(parts: Iterable[Any]) -> Markup:
-    texts = [escape(str(part) if isinstance(part, Undefined) else part) for part in parts]
+    texts = [escape(str(part) if isinstance(part, Undefined) else _shown(part)) for part in parts]
     if sum(map(len, texts)) > MOST_CHARACTERS:
         raise OverLimit("a text is longer than a document may be")
     return Markup("").join(texts)
@@ -349,7 +367,9 @@ def _replace(value: Any, old: Any, new: Any) -> str:
     return text.replace(old, new)
 
 
-def _round(value: Any, digits: int = 0) -> float:
+def _round(value: Any, digits: int = 0) -> float | None:
+    if value is None:
+        return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= digits <= 15:
         raise Unwritable("|round takes a number, and from 0 to 15 decimals")
     return round(float(value), digits)

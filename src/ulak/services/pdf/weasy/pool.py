@@ -18,6 +18,7 @@ from ulak.services.pdf.browser.renderers import Keeper, Pool, Requests, out_of_t
 from ulak.services.pdf.document import Document, Fetcher, Limits, Rendered, Times
 from ulak.services.pdf.model import (
     MachineFault,
+    PdfError,
     PdfErrorCode,
     PermanentPdfError,
     not_as_asked,
@@ -145,6 +146,9 @@ class WeasyPool(Pool[Zygote]):
                     if crashes == _LOSSES:
                         raise crashed() from error
                     continue
+                except PdfError as error:
+                    error.blocked = dict(requests.blocked)
+                    raise
                 finally:
                     # Shielded: who is cancelled here leaves it being done.
                     await asyncio.shield(zygote.end(child))
