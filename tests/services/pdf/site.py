@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
+from fastapi import Request
 
 import ulak.web
 from tests.conformance.stores import make_schema
@@ -152,9 +153,9 @@ class Queue(Waiting):
         super().__init__(engine, at_most=at_most)
         self.stands = threading.Event()
 
-    async def until_ended(self, job_id: str, seconds: float) -> None:
+    async def until_ended(self, request: Request, job_id: str, seconds: float) -> None:
         self.stands.set()
-        await super().until_ended(job_id, seconds)
+        await super().until_ended(request, job_id, seconds)
 
 
 class Site:

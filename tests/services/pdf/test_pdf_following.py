@@ -297,6 +297,19 @@ def test_a_read_that_waits_in_vain_is_answered_with_the_job_as_it_stands(small: 
     assert "Retry-After" in answer.headers
 
 
+def test_a_read_that_waits_is_answered_when_the_server_stops(small: Site) -> None:
+    job_id = small.new()
+
+    async def both() -> httpx.Response:
+        asking = asyncio.ensure_future(small.asked("GET", f"/pdf/jobs/{job_id}?wait=60"))
+        assert await asyncio.to_thread(small.waiting.stands.wait, 30)
+        small.app.state.waits.close()
+        return await asking
+
+    answer = small.together(both())
+    assert (answer.status_code, answer.json()["status"]) == (200, "queued")
+
+
 @pytest.mark.shows("P-51")
 def test_only_so_many_wait_and_the_rest_are_answered_at_once(tmp_path: Path) -> None:
     with sited(tmp_path, most_waiting=1) as site:

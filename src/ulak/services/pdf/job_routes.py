@@ -39,7 +39,7 @@ from ulak.services.pdf.jobs import InvalidTransition, PdfJobStore
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
 from ulak.services.pdf.responses import Artifact, Reader, Refusal
 from ulak.services.pdf.submission import move_owner
-from ulak.web import Caller
+from ulak.web import Caller, while_serving
 from ulak.web.callers import actor_of
 from ulak.web.schemas import Parameters, answer, paged, problems
 
@@ -109,16 +109,18 @@ class Waiting:
         self._at_most = at_most
         self._waiting = 0
 
-    async def until_ended(self, job_id: str, seconds: float) -> None:
-        """Come back when a job has ended, or when the time is over; at once where too many wait
-        already: their callers ask again, which costs less than refusing them."""
+    async def until_ended(self, request: Request, job_id: str, seconds: float) -> None:
+        """Come back when a job has ended, when the time is over, or when the server stops; at once
+        where too many wait already: their callers ask again, which costs less than refusing
+        them."""
         if self._waiting >= self._at_most:
             return
         self._waiting += 1
         try:
             with suppress(TimeoutError, JobNotFound):  # one that is pruned meanwhile has ended
-                limit = timedelta(seconds=seconds)
-                await self._engine.aio.wait(job_id, until=HELD, timeout=limit)
+                async with while_serving(request):
+                    limit = timedelta(seconds=seconds)
+                    await self._engine.aio.wait(job_id, until=HELD, timeout=limit)
         finally:
             self._waiting -= 1
 
@@ -262,7 +264,7 @@ def add_following(routes: APIRouter, reading: Reading, waiting: Waiting) -> None
         found, as one that never was."""
         job = await asyncio.to_thread(reading.see, id, principal)
         if query.wait and job.status in UNFINISHED:
-            await waiting.until_ended(job.job_id, query.wait)
+            await waiting.until_ended(request, job.job_id, query.wait)
             job = await asyncio.to_thread(reading.see, id, principal)
         return await asyncio.to_thread(reading.answer, job, request)
 
