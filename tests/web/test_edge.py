@@ -146,7 +146,7 @@ def test_after_a_wrong_password_the_next_try_waits(site):
 
 def test_fields_that_a_flow_calls_secret_are_hidden_in_its_result(engine, ask):
     flow = ulak.Flow.steps(
-        "keep", ("kept", lambda run: {"key": "a place", "size": 3}), secret=["key"]
+        "keep", ("kept", lambda run: {"key": "a place", "size": 3}), secret_results=["key"]
     )
     engine.add(flow)
     with engine.working():

@@ -193,6 +193,7 @@ class FlowOptions(TypedDict, total=False):
     undo_retry: int | Backoff
     proofs: bool
     secret: Collection[str]
+    secret_results: Collection[str]
     schema: int
     upgrade: Callable[[int, Any], Any] | None
     unguessable_ids: bool
@@ -250,7 +251,8 @@ class Flow(Generic[P]):
         expires: How long a job may take from its submit to its end.
         undo_retry: The automatic retry of undos.
         proofs: Chain every move into the tenant's proofs.
-        secret: Fields of the payload and of the result, hidden on every surface.
+        secret: Payload fields hidden on every surface.
+        secret_results: Fields of the result that are, where it is an object.
         schema: The version of the payload's shape, stored with it.
         upgrade: Turns the plain data of an older schema into today's.
         unguessable_ids: Make job ids that tell nothing, for ids that are capabilities.
@@ -300,6 +302,7 @@ class Flow(Generic[P]):
         undo_retry: int | Backoff = 5,
         proofs: bool = False,
         secret: Collection[str] = (),
+        secret_results: Collection[str] = (),
         schema: int = 1,
         upgrade: Callable[[int, Any], Any] | None = None,
         unguessable_ids: bool = False,
@@ -329,6 +332,7 @@ class Flow(Generic[P]):
         self.undo_retry = as_backoff(undo_retry)
         self.proofs = proofs
         self.secret = frozenset(secret)
+        self.secret_results = frozenset(secret_results)
         self.schema = schema
         self.upgrade = upgrade
         self.unguessable_ids = unguessable_ids

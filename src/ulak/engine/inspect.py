@@ -12,7 +12,7 @@ from ulak.core.bounds import must_be_short, storable_key
 from ulak.core.flow import Flow
 from ulak.engine.reads import find_result
 from ulak.engine.verify import Finding, verify
-from ulak.engine.view import Job, TrailEvent, event_view, hide
+from ulak.engine.view import Job, TrailEvent, event_view, hide, hide_result
 from ulak.engine.why import Why, why
 from ulak.errors import BadInput, JobNotFound
 from ulak.ids import from_text, to_text
@@ -87,7 +87,7 @@ class Inspect:
         flow = self._kernel.get_flow(row)
         found = find_result(self._kernel, row, flow)
         plain = None if found is None else codec.decode(found.data)
-        return plain if reveal else hide(flow, plain)
+        return plain if reveal else hide_result(flow, plain)
 
     def why(self, job_id: str, *, tenant: str | None = None) -> Why:
         """Return why a job stands where it stands: a code, a sentence and the facts.

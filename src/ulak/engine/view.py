@@ -5,6 +5,7 @@ Times are datetimes, the id is text, secrets stay hidden.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
@@ -178,11 +179,21 @@ def event_view(event: Event) -> TrailEvent:
 
 
 def hide(flow: Flow[Any] | None, plain: Any) -> Any:
-    """Hide the secret fields of a payload or a result; all of it where nobody knows which they
-    are."""
+    """Hide the secret fields of a payload; all of it where nobody knows which they are."""
+    if flow is not None:
+        return _hide(plain, flow.secret)
+    return dict.fromkeys(plain, HIDDEN) if isinstance(plain, dict) else HIDDEN
+
+
+def hide_result(flow: Flow[Any], plain: Any) -> Any:
+    """Hide the secret fields of a result."""
+    return _hide(plain, flow.secret_results)
+
+
+def _hide(plain: Any, names: Collection[str]) -> Any:
     if not isinstance(plain, dict):
-        return HIDDEN if flow is None else plain
-    return {k: HIDDEN if flow is None or k in flow.secret else v for k, v in plain.items()}
+        return plain
+    return {name: HIDDEN if name in names else value for name, value in plain.items()}
 
 
 JOB_FIELDS = ("id", *Job.__annotations__, "cancel_requested", "is_final")

@@ -153,7 +153,8 @@ def make_flow(config: PdfRenderConfig, *, on_end: OnEnd | None = None) -> Flow[P
         on_lapse=str(PdfErrorCode.NAVIGATION_TIMEOUT),
         # The body, and what stands beside it.
         max_payload=config.max_payload_bytes + 1024 * 1024,
-        secret=("payload", "job_key", "artifact_key"),
+        secret=("payload", "job_key"),
+        secret_results=("artifact_key",),
         unguessable_ids=True,
         fair=True,
         max_waiting=config.tenant_queue or None,
