@@ -38,6 +38,7 @@ DISKS = {"temporary": 192, "artifacts": 24}
 """The disks that are filled, and how many MiB they have."""
 FULL_S = 3.0
 PATIENCE_S = 60.0
+_ENDED = (PdfJobStatus.SUCCEEDED, PdfJobStatus.FAILED)
 MOST_SHOWN = 10
 LOOPING = (
     "<!doctype html><title>t</title><p>page {{ n }}</p>"
@@ -64,7 +65,7 @@ class Plan:
 
     jobs: int = 200
     seed: int = 1
-    pause_s: float = 0.5
+    pause_s: float = 0.3
     """Between two blows, on average."""
     loops_ms: int = 300
     """How long a page keeps its renderer busy."""
@@ -146,18 +147,18 @@ class Storm:
         self.counts: Counter[str] = Counter()
 
     def strike(self) -> None:
-        """Deal the next blow of the deck to one of its victims, if there is any."""
+        """Deal the next blow of the deck that has a victim."""
         if not self._deck:
             self._deck = self._dice.sample(DECK, len(DECK))
-        what, kind = self._deck[-1].split()
-        victims = sorted(find_processes(self._yard, kind))
-        if not victims:
-            return
-        blow = self._deck.pop()
-        with suppress(ProcessLookupError):
-            number = signal.SIGKILL if what == "kill" else signal.SIGSTOP
-            os.kill(self._dice.choice(victims), number)
-            self.counts[f"{blow}s"] += 1
+        for blow in self._deck:
+            what, kind = blow.split()
+            if victims := sorted(find_processes(self._yard, kind)):
+                self._deck.remove(blow)
+                with suppress(ProcessLookupError):
+                    number = signal.SIGKILL if what == "kill" else signal.SIGSTOP
+                    os.kill(self._dice.choice(victims), number)
+                    self.counts[f"{blow}s"] += 1
+                return
 
     def fill(self, disk: str) -> None:
         """Leave no room on a disk for a while."""
@@ -250,7 +251,8 @@ def _rage(yard: Yard, storm: Storm, jobs: list[PdfJob], plan: Plan, deadline: fl
     dice = Random(f"{plan.seed}/pauses")
     disks = list(DISKS)
     while time.monotonic() < deadline:
-        left = sum(not _has_ended(yard, job) for job in jobs)
+        counts = yard.engine.inspect.counts()
+        left = sum(row.jobs for row in counts if row.state not in _ENDED)
         if not left:
             return
         # One after a third of the jobs, the other after two thirds.
@@ -258,10 +260,6 @@ def _rage(yard: Yard, storm: Storm, jobs: list[PdfJob], plan: Plan, deadline: fl
             storm.fill(disks.pop())
         storm.strike()
         time.sleep(2 * plan.pause_s * dice.random())
-
-
-def _has_ended(yard: Yard, job: PdfJob) -> bool:
-    return yard.engine.get(job.job_id).state in (PdfJobStatus.SUCCEEDED, PdfJobStatus.FAILED)
 
 
 def _judge(yard: Yard, jobs: list[PdfJob], ends: list[int], verdict: Verdict) -> None:

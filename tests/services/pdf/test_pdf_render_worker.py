@@ -345,7 +345,7 @@ class TestStoring:
         assert desk.engine.inspect.verify() == []
 
     @pytest.mark.shows("P-16")
-    def test_a_job_whose_pdf_could_not_be_stored_for_its_whole_life_has_failed(
+    def test_where_writes_keep_failing_the_job_fails_and_says_so(
         self, open_desk: Callable[..., Desk], tmp_path: Path
     ) -> None:
         storage = Refusing(tmp_path / "refusing", until=10**9)

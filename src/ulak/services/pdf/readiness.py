@@ -19,6 +19,8 @@ EVERY_S: Final = 30.0
 """How often a worker that can render is tried. A guess; a try is a page with a line on it."""
 FIRST_PAUSE_S: Final = 1.0
 """Before the second try of one that cannot; each further pause is twice as long."""
+LONGEST_PAUSE_S: Final = 5.0
+"""A start that has failed waits besides, the longer, the more have failed before it."""
 LONGEST_TEXT: Final = 300
 
 Probe = Callable[[], Awaitable[Mapping[str, str]]]
@@ -76,7 +78,7 @@ class Readiness:
     async def keep(self) -> None:
         """Look again and again, until cancelled."""
         while True:
-            pause = min(EVERY_S, FIRST_PAUSE_S * 2 ** (self._failures - 1))
+            pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures, 16) / 2)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause if self._failures else EVERY_S):
                     await self._is_in_doubt.wait()
