@@ -126,7 +126,7 @@ def test_every_bound_of_a_tenant_is_a_setting(open_desk: Callable[..., Desk]) ->
     assert (config.tenant_concurrency, config.tenant_queue) == (2, 3)
     usual = load({})
     assert (usual.batch_limit, usual.max_batch_bytes) == (100, 4 * 2**20)
-    assert (usual.tenant_concurrency, usual.tenant_queue, usual.max_priority) == (0, 0, 1)
+    assert (usual.tenant_concurrency, usual.tenant_queue, usual.max_priority) == (4, 0, 1)
     desk = open_desk(config=config_of(tenant_concurrency=2))
     [limit] = desk.engine.flow_control.limits()
     assert (limit.name, limit.n) == ("pdf/queued", 2)

@@ -383,6 +383,12 @@ def test_an_optional_variable_that_is_absent_prints_nothing(make: Make, expressi
         assert re.sub(r'<.*?>|p::after { content: "" }', "", printed) == ""
 
 
+def test_a_text_in_a_style_sheet_has_a_largest_length(make: Make) -> None:
+    templates = make("<style>p::after { content: {{ a|css_text }} }</style>")
+    assert "x" * 2_000 in templates.render("one", {"a": "x" * 2_000}).html
+    assert "css_text takes up to 2000 characters" in failure(templates, a="x" * 2_001)
+
+
 def test_something_may_stand_for_an_optional_variable_that_is_absent(make: Make) -> None:
     templates = make("{{ a|default('-') }}{{ a|d('-') }}", '[variables]\na = "text?"\n')
     assert templates.render("one", {}).html == "--"

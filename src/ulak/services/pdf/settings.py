@@ -145,8 +145,9 @@ class PdfRenderConfig:
     batch_limit: int = 100
     max_batch_bytes: int = 4 * _MIB
     """The largest body of a batch; each of its jobs is held to `max_payload_bytes` besides."""
-    tenant_concurrency: int = 0
-    """Attempts of one tenant at once, over all workers; 0 is no bound."""
+    tenant_concurrency: int = 4
+    """Attempts of one tenant at once, over all workers; 0 is no bound. A guess: more than a small
+    machine does at once, and not all of a large one."""
     tenant_queue: int = 0
     """Jobs of one tenant that may wait before new ones are refused; 0 is no bound."""
     max_priority: int = NORMAL

@@ -156,6 +156,46 @@ def test_a_page_that_takes_too_much_memory_is_killed_and_its_neighbour_is_render
     asyncio.run(render())
 
 
+WORD = "a" * 250_000
+"""As long as a request may make it."""
+
+
+@pytest.mark.shows("P-32")
+@pytest.mark.parametrize(
+    "html",
+    [
+        f"<p>{WORD}</p>",
+        f"<table><td style='white-space: nowrap'>{WORD}<td>b</table>",
+        f"<p style='white-space: pre; overflow: hidden'>{'aaa ' * 62_500}</p>",
+    ],
+)
+def test_a_line_longer_than_any_paper_is_broken_and_takes_little(html: str) -> None:
+    async def render() -> None:
+        async with a_pool() as pool:
+            await pool.render(Document("<p>first"), Times())
+            printed = await pool.render(Document(html), Times())
+            # As one line it is not done in its time, by far.
+            assert text_of(printed.pdf).count("a") >= 187_500
+
+    asyncio.run(render())
+
+
+@pytest.mark.shows("P-32")
+def test_a_line_that_cannot_be_broken_fails_at_once() -> None:
+    async def render() -> None:
+        async with a_pool() as pool:
+            for html in (f"<svg><text>{WORD}</text></svg>", f"<svg><text>{WORD[:9000]}</text>"):
+                with pytest.raises(PermanentPdfError) as failed:
+                    await pool.render(Document(html), Times())
+                assert failed.value.code == PdfErrorCode.TEMPLATE_ERROR
+                assert failed.value.detail == "line_too_long"
+            # What no paper need hold on one line is left as it is.
+            usual = "<p style='white-space: nowrap'>" + "word " * 400
+            assert (await pool.render(Document(usual), Times())).pages == 1
+
+    asyncio.run(render())
+
+
 @pytest.mark.shows("P-32", "P-14")
 @pytest.mark.parametrize("driver", [PlaywrightDriver, DevTools])
 def test_a_page_for_which_a_common_process_takes_too_much_memory_fails_alone(

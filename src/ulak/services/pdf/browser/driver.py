@@ -174,7 +174,8 @@ class ShownPage:
         """Show a document and wait for load, fonts and every image, and for what it waits for.
 
         Raises:
-            Unfit: what it waits for will never be, or it is too long for its one page.
+            Unfit: what it waits for will never be, it is too long for its one page, or a line of
+                it for any.
         """
         await asyncio.gather(
             self._ask("Page.setDocumentContent", frameId=self._frame, html=document.html),
@@ -185,14 +186,14 @@ class ShownPage:
             await self._has_loaded.wait()
             if self._failure is not None:
                 raise self._failure
-        nodes = await self._evaluate(scripts.READY)
+        nodes = await self._complete()
         if document.wait_for or document.wait_for_expression or document.single_page:
             await self._wait_for(document)
             # What scripts have brought meanwhile is waited for as well.
-            nodes = await self._evaluate(scripts.READY)
+            nodes = await self._complete()
             if document.single_page:
                 await self._make_one_page(document)
-        return Loaded(dom_nodes=int(nodes), script_errors=tuple(self._errors))
+        return Loaded(dom_nodes=nodes, script_errors=tuple(self._errors))
 
     async def print(self, document: Document) -> bytes:
         """Print what is shown.
@@ -269,6 +270,14 @@ class ShownPage:
         if "value" not in answer["result"] or "exceptionDetails" in answer:
             raise PageFailed
         return answer["result"]["value"]
+
+    async def _complete(self) -> int:
+        """Wait for fonts and images, and return the number of nodes."""
+        nodes = int(await self._evaluate(scripts.READY))
+        if nodes < 0:
+            what = f"a line of its text is longer than {LARGEST_PAPER:g} inches"
+            raise Unfit("line_too_long", what)
+        return nodes
 
     async def _wait_for(self, document: Document) -> None:
         """Wait until the document says that it is complete; for ever when it does not say so."""

@@ -48,18 +48,32 @@ READY: Final = """(async () => {
     if (image.naturalWidth) await image.decode().catch(() => 0);
   }));
   let nodes = 0;
-  const roots = [document];
+  const roots = [document], texts = [];
   for (const root of roots) {
     const walker = document.createTreeWalker(root);
     do {
       nodes++;
-      if (walker.currentNode.shadowRoot) roots.push(walker.currentNode.shadowRoot);
+      const node = walker.currentNode;
+      if (node.shadowRoot) roots.push(node.shadowRoot);
+      if (node.nodeType === Node.TEXT_NODE && node.length > 1000) texts.push(node);
     } while (walker.nextNode());
   }
-  return nodes;
+  const range = document.createRange();
+  const isTooLong = text => {
+    range.selectNodeContents(text);
+    return Array.from(range.getClientRects()).some(
+      line => Math.max(line.width, line.height) > 19200);
+  };
+  for (const {parentElement} of texts.filter(isTooLong)) {
+    parentElement?.style.setProperty("overflow-wrap", "anywhere", "important");
+    parentElement?.style.setProperty("text-wrap-mode", "wrap", "important");
+  }
+  return texts.some(isTooLong) ? -1 : nodes;
 })()"""
 """Waits for the fonts and images of a document that has loaded, lazy and broken ones too; gives the
-number of nodes."""
+number of nodes. A line of text that is longer than the longest paper is broken where that can be,
+and else the answer is -1: the time that printing takes grows with the square of a line's length,
+and a word of 256 kB took minutes."""
 
 WAIT: Final = """(async (selector, scripts) => {
   for (;;) {

@@ -32,6 +32,8 @@ MOST_STEPS: Final = 1_000_000
 """Turns of all loops of one document together, those of filters over items included."""
 MOST_CHARACTERS: Final = 5 * 1024 * 1024
 """Of any text that is put together on the way."""
+MOST_IN_STYLE: Final = 2_000
+"""Of a text in a style sheet, which is printed in one line, on each page perhaps."""
 MOST_BITS: Final = 4_096
 """Of any number that is."""
 FILENAME: Final = "<template>/"
@@ -338,7 +340,10 @@ def _on_raw(function: Callable[..., Any]) -> Callable[..., Any]:
 def _css_text(value: Any) -> Markup:
     # Two quotes, and between them letters, digits and backslashes: nothing that ends a style
     # element, which is the only place that `positions` lets it stand in.
-    return Markup(css_text(_raw(value)))  # noqa: S704
+    text = _raw(value)
+    if len(text) > MOST_IN_STYLE:
+        raise OverLimit(f"|css_text takes up to {MOST_IN_STYLE} characters")
+    return Markup(css_text(text))  # noqa: S704
 
 
 def _join(values: Iterable[Any], between: Any = "", attribute: str | None = None) -> Markup:
