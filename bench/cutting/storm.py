@@ -119,6 +119,8 @@ def make_order(dice: Random) -> dict[str, Any]:
 def _attend(shop: Workshop, ids: Sequence[str]) -> bool:
     """Do what an operator does; tell whether anything is under way, or was until now."""
     is_busy = False
+    if shop.cutting.breaker.describe()["breaker"]["state"] != "closed":
+        shop.cutting.breaker.reset("operator")  # its programs were made to fail
     for id in ids:
         job = shop.job(id)
         code = job.code or ""
