@@ -16,13 +16,13 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ulak.auth.principal import CURRENT_REQUEST, CurrentRequest
+from ulak.control.tallies import OTHER
 from ulak.engine.engine import Engine
 from ulak.engine.tracing import Span
 from ulak.errors import UlakError
 from ulak.web import callers
 from ulak.web.metrics import Requests
 from ulak.web.problems import CORRELATION_HEADER, CORRELATION_KEY
-from ulak.web.tallies import OTHER
 
 # What a caller sends is echoed and logged, so it must be short and plain.
 _ACCEPTED = re.compile(r"[A-Za-z0-9._-]{1,64}")

@@ -19,6 +19,8 @@ from prometheus_client.metrics_core import (
 )
 
 from ulak import Engine
+from ulak.control.tallies import ALONE as NO_LABELS
+from ulak.control.tallies import Counter
 from ulak.kit.clock import now
 from ulak.services.pdf import totals
 from ulak.services.pdf.callbacks import FLOW as CALLBACKS
@@ -28,8 +30,6 @@ from ulak.services.pdf.failsafe import count_queued, count_workers
 from ulak.services.pdf.flow import FLOW
 from ulak.services.pdf.model import JOB_CODES
 from ulak.services.pdf.totals import ABOVE, ALONE, BOUNDS, STATUSES, SUM, Figures, Totals
-from ulak.web.tallies import ALONE as NO_LABELS
-from ulak.web.tallies import Counter
 
 COUNTERS: Final = (
     (
