@@ -1,7 +1,6 @@
 """Following jobs over HTTP: lists, the end of a job, ending one early, and when to ask again."""
 
 import asyncio
-import math
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -370,18 +369,27 @@ def retry_after(answer: httpx.Response) -> int:
 @pytest.mark.shows("P-51")
 def test_when_to_ask_again_is_told_by_the_queue_and_the_latest_renders(site: Site) -> None:
     places = site.config.concurrency
-    assert retry_after(site.create("first")) == math.ceil(USUAL_S * (1 + 1 / places))
+    assert retry_after(site.create("first")) == USUAL_S, "nothing is before it"
     render(site, "a", timedelta(seconds=4))
     render(site, "b", timedelta(seconds=8))
     site.create("second")
     site.later()
-    # Two are queued and a render takes six seconds.
-    expected = math.ceil(6 * (1 + 2 / places))
+    # One is before it and a render takes six seconds.
+    expected = 6 * (1 + 1 // places)
     assert retry_after(site.create("second")) == expected
     assert retry_after(site.download(site.new("second"))) == expected
-    # Twice the workers, half the queue.
+    # What came after it is not waited for.
+    for n in range(2 * places):
+        site.clock.advance(timedelta(microseconds=1))
+        site.new(f"later {n}")
+    site.later()
+    assert retry_after(site.create("second")) == expected
+    last = 6 * (1 + (2 * places + 1) // places)
+    assert retry_after(site.create(f"later {2 * places - 1}")) == last
+    # Twice the workers, half the rounds.
     site.heartbeat(name="worker-2")
-    assert retry_after(site.create("second")) == math.ceil(6 * (1 + 2 / (2 * places)))
+    half = 6 * (1 + (2 * places + 1) // (2 * places))
+    assert retry_after(site.create(f"later {2 * places - 1}")) == half
     job_id = site.new("second")
     site.jobs.update_status(job_id, "running")
     assert retry_after(site.download(job_id)) == 6
@@ -433,7 +441,9 @@ def test_a_repeat_that_is_done_is_not_asked_for_again(small: Site) -> None:
 
 def test_the_pace_is_kept_for_a_moment(tmp_path: Path) -> None:
     with sited(tmp_path, config=replace(CONFIG, concurrency=1)) as site:
-        assert retry_after(site.create("a")) == 4
-        assert retry_after(site.create("b")) == 4
+        assert retry_after(site.create("a")) == 2
+        site.jobs.update_status(site.new("a"), "running")
+        site.clock.advance(SOON)
+        assert retry_after(site.create("b")) == 2
         site.later()
-        assert retry_after(site.create("c")) == 8
+        assert retry_after(site.create("b")) == 4

@@ -78,6 +78,23 @@ def test_an_invoice_is_one_page_with_every_letter_of_turkish() -> None:
         assert said in text
 
 
+@pytest.mark.shows("P-62")
+def test_an_invoice_prints_the_signs_of_lira_and_rouble_as_glyphs_and_not_as_boxes() -> None:
+    templates = Templates()
+    sample = templates.get("invoice").sample()
+    documents = [templates.render("invoice", {**sample, "currency": c}) for c in ("TRY", "RUB")]
+
+    async def story() -> list[Rendered]:
+        config = PdfRenderConfig(concurrency=1)
+        async with open_renderer(config) as renderer:
+            return [await renderer.render(document, config.times) for document in documents]
+
+    for sign, rendered in zip("₺₽", asyncio.run(story()), strict=True):
+        assert rendered.warnings == ()
+        (text,) = pages_of(rendered)
+        assert f"{sign}126.795,90" in text
+
+
 @pytest.mark.shows("P-9")
 def test_a_report_has_twenty_pages_with_running_headers_and_numbers() -> None:
     (rendered,) = printed("report")

@@ -222,17 +222,24 @@ class Pace:
 
     _: KW_ONLY
     queued: int = 0
+    running: int = 0
     places: int = 1
     """Pages at once, of all workers together."""
     render_s: float = USUAL_S
     """How long an attempt takes, by the mean of the latest that succeeded."""
 
-    def retry_after_s(self, status: PdfJobStatus) -> int:
+    def retry_after_s(self, status: PdfJobStatus, *, ahead: int | None = None) -> int:
         """Return in how many whole seconds to ask again for a job, from 1 to 60: after its own
-        render, and of a queued one after the queue before it."""
-        ahead = self.queued / self.places if status is PdfJobStatus.QUEUED else 0.0
-        wait = math.ceil(self.render_s * (1 + ahead))
-        return max(SOONEST_S, min(LATEST_S, wait))
+        render, and of a queued one after those of the jobs before it, by default of all."""
+        rounds = 1
+        if status is PdfJobStatus.QUEUED:
+            rounds += ((self.queued if ahead is None else ahead) + self.running) // self.places
+        return max(SOONEST_S, min(LATEST_S, math.ceil(self.render_s * rounds)))
+
+    @property
+    def most_ahead(self) -> int:
+        """So many jobs ahead of one are as good as any more: it is asked for in a minute."""
+        return min(1000, math.ceil(LATEST_S / max(self.render_s, 0.06)) * self.places)
 
 
 @dataclass(eq=False, repr=False)
@@ -263,7 +270,20 @@ class Pacing:
         """Return the header that says when to ask again, of a job that has not ended."""
         if job.status not in UNFINISHED:
             return {}
-        return {"Retry-After": str(self.look().retry_after_s(job.status))}
+        pace = self.look()
+        seconds = pace.retry_after_s(job.status, ahead=self._count_ahead(job, pace.most_ahead))
+        return {"Retry-After": str(seconds)}
+
+    def _count_ahead(self, job: PdfJob, most: int) -> int:
+        """Count the queued jobs that were made before one, `most` at most."""
+        if job.status is not PdfJobStatus.QUEUED:
+            return 0
+        queued = str(PdfJobStatus.QUEUED)
+        before = JobFilter(flow=FLOW, state=queued, submitted_before=job.created_at)
+        try:
+            return len(self.engine.jobs(before, limit=most))
+        except UlakError:
+            return 0
 
     def _measure(self) -> Pace:
         try:
@@ -271,6 +291,7 @@ class Pacing:
             took = _find_lately(self.engine)
             return Pace(
                 queued=count_queued(self.engine),
+                running=count_in(self.engine, PdfJobStatus.RUNNING),
                 places=max(1, workers) * self.config.concurrency,
                 render_s=fmean(took) if took else USUAL_S,
             )
@@ -280,10 +301,14 @@ class Pacing:
 
 def count_queued(engine: Engine) -> int:
     """Count the jobs that are queued and due; a delayed retry counts when it is due."""
-    queued = (FLOW, PdfJobStatus.QUEUED)
-    counts = engine.inspect.counts()
-    standing = sum(row.jobs for row in counts if (row.flow, row.state) == queued)
+    standing = count_in(engine, PdfJobStatus.QUEUED)
     return max(0, standing - sum(b.delayed for b in engine.inspect.backlog() if b.flow == FLOW))
+
+
+def count_in(engine: Engine, status: PdfJobStatus) -> int:
+    """Count the jobs that stand in a status."""
+    counts = engine.inspect.counts()
+    return sum(row.jobs for row in counts if (row.flow, row.state) == (FLOW, status))
 
 
 def _find_lately(engine: Engine) -> list[float]:
