@@ -315,7 +315,7 @@ def test_a_bound_is_changed_while_jobs_wait_for_it(open_desk: Callable[..., Desk
         bounded.jobs.update_status(second, RUNNING)
     bounded.engine.flow_control.set_limit("pdf/queued", 2, actor="ada", note="they asked for more")
     assert bounded.jobs.update_status(second, RUNNING).status is RUNNING
-    free = open_desk(config=config_of())
+    free = open_desk(config=config_of(tenant_concurrency=0))
     for n in (3, 4):
         new = create(free, n)
         assert free.jobs.update_status(new, RUNNING).status is RUNNING, "nothing bounds it"
