@@ -108,7 +108,7 @@ class Yard:
     def create(self, number: int) -> PdfJob:
         """Create a job, as the API does."""
         made = payload_of({"n": number}, template_version=self._version)
-        return self.jobs.create_job("looping", made).job
+        return self.jobs.create_job("looping", made)
 
     def start(self, driver: str, log: int) -> None:
         """Start a worker whose browser is driven so."""

@@ -176,11 +176,11 @@ def _log_in(site: Site) -> None:
     user = {"name": "ada", "roles": ["operator"], "password": PASSWORD}
     assert site.ask("POST", "/users", **user).status_code == 201
     assert site.ask("POST", "/users", **user).status_code == 422
+    answer = site.ask("POST", "/auth/login", None, name="ada", password=PASSWORD)
+    token = site.plant("token", answer.json()["token"])
     for body in ({"password": WRONG}, {"password": WRONG * 99}, {"password": [WRONG]}):
         answer = site.ask("POST", "/auth/login", None, name="ada", **body)
         assert answer.status_code in (401, 422)
-    answer = site.ask("POST", "/auth/login", None, name="ada", password=PASSWORD)
-    token = site.plant("token", answer.json()["token"])
     assert site.ask("GET", "/auth/me", token).json()["name"] == "ada"
     assert (
         site.ask("POST", "/jobs", token, flow="greet", payload={"name": "ada"}).status_code == 201

@@ -147,7 +147,7 @@ def test_a_claim_tells_what_it_took_and_what_had_lapsed(jobs_url: str) -> None:
 
         harness.submit(greet)
         lost = harness.engine.worker(harness.settings)
-        lost._register()
+        lost._register(lost.executor.pools.lanes, {})
         lost.lease.stop()
         wants = lost.executor.pools.wants()
         from ulak.store.protocol import ClaimRequest

@@ -359,8 +359,8 @@ def database(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
         yield url
 
 
-def opened(request: pytest.FixtureRequest, folder: Path) -> Iterator[Site]:
+def opened(request: pytest.FixtureRequest, folder: Path, **options: Any) -> Iterator[Site]:
     """A site on either database, with a worker that lives."""
-    with database(request, folder) as url, Site(url, folder) as made:
+    with database(request, folder) as url, Site(url, folder, **options) as made:
         made.heartbeat()
         yield made

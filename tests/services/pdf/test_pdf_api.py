@@ -8,6 +8,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from tests.services.pdf.desk import Printer
 from tests.services.pdf.site import (
     A_PDF,
+    CONFIG,
     DATABASES,
     TEMPLATE,
     Site,
@@ -874,7 +876,8 @@ NAMES = st.text(
 
 @pytest.fixture(params=DATABASES)
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
-    yield from opened(request, tmp_path)
+    # One tenant has the jobs of every example, and some are left running.
+    yield from opened(request, tmp_path, config=replace(CONFIG, tenant_concurrency=0))
 
 
 @ENOUGH

@@ -37,7 +37,7 @@ def variables() -> Mapping[str, str]:
 
 
 def ask_of_users(blog: Blog) -> list[str]:
-    """Register, fail to log in, log in, set a key; return the tokens that were handed out."""
+    """Register, log in, fail to log in, set a key; return the tokens that were handed out."""
     credentials = {"email": "new@example.com", "password": NEW_PASSWORD}
     tokens = []
 
@@ -48,11 +48,11 @@ def ask_of_users(blog: Blog) -> list[str]:
         return found
 
     assert ask("POST", "/api/users", {**credentials, "username": "somebody"})["success"]
-    wrong = {**credentials, "password": f"{NEW_PASSWORD}-wrong"}
-    assert not ask("POST", "/api/users/login", wrong)["success"]
     for _ in range(2):
         said = ask("POST", "/api/users/login", credentials)
         tokens.append(str(said["data"]["access_token"]))  # type: ignore[index] # it is an object
+    wrong = {**credentials, "password": f"{NEW_PASSWORD}-wrong"}
+    assert not ask("POST", "/api/users/login", wrong)["success"]
     body = {"subscription_key": NEW_KEY}
     assert ask("PUT", "/api/users/me/subscription-key", body, tokens[0])["success"]
     assert not ask("PUT", "/api/user", {"password": "x"}, f"{tokens[1]}x")["success"]

@@ -242,7 +242,11 @@ def load(
 
 def values_of(config: PdfRenderConfig) -> dict[str, Any]:
     """Return every setting in force by its variable."""
-    values = {name: attrgetter(place)(config) for name, (place, _) in _SETTINGS.items()}
+    # Spans are shown with their unit, also those that are numbers of seconds.
+    values = {
+        name: attrgetter(place.removesuffix("_seconds"))(config)
+        for name, (place, _) in _SETTINGS.items()
+    }
     return values | {name: config.s3.get(name, "") for name in S3_VARIABLES}
 
 
