@@ -15,6 +15,8 @@ from tests.services.cutting.test_single_flight import begin_optimising, put_plan
 from ulak.services.cutting.flow import LIFECYCLE
 
 BACK_S = LEASE_S + 5
+AMPLE = {"optiXmlMinutes": 20, "osiAckMinutes": 5}
+"""Nobody is late here: runners share a machine that may be busy otherwise."""
 PARTS = (make_part("P1"), make_part("B1", part_type="ARKALIK", thickness_mm=3))
 INSTANT = """#!/bin/sh
 for file in "$@"; do
@@ -49,7 +51,7 @@ STORES = pytest.mark.parametrize(
 @pytest.mark.shows("C-69", "C-70")
 def test_an_order_whose_runners_all_die_is_finished_as_if_none_had(shop_url, tmp_path, point, nth):
     """Each runner dies right after a commit, or with a stage done that it has not committed."""
-    with Workshop(tmp_path, shop_url) as shop, shop.sawing():
+    with Workshop(tmp_path, shop_url, rules={"timeouts": AMPLE}) as shop, shop.sawing():
         shop.start(1)
         calm = shop.order("calm", *PARTS)
         shop.wait(calm)
@@ -132,7 +134,7 @@ def test_a_runner_that_is_told_to_end_gives_back_what_it_waits_for_within_ten_se
 @pytest.mark.timeout(300)
 @pytest.mark.shows("C-73")
 def test_runners_beside_each_other_trigger_and_deliver_200_orders_once_each(shop_url, tmp_path):
-    rules = {**QUICK, "stableSeconds": 0.02, "pollSeconds": 0.01}
+    rules = {**QUICK, "stableSeconds": 0.02, "pollSeconds": 0.01, "timeouts": AMPLE}
     with Workshop(tmp_path, shop_url, rules=rules) as shop, shop.sawing():
         exe = shop.programs.parent / "OptiPlanning.exe"
         ledger = exe.with_name("triggers.txt")

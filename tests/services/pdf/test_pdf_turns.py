@@ -17,6 +17,12 @@ PATIENCE = timedelta(seconds=60)
 QUEUES = frozenset({"pdf"})
 
 
+@pytest.fixture
+def desk(open_desk: Callable[..., Desk]) -> Desk:
+    """Return one that bounds no tenant: what is shown here is whose turn it is."""
+    return open_desk(config=config_of(tenant_concurrency=0))
+
+
 class Noting(Pages):
     """Templates that note the order in which documents are made."""
 
