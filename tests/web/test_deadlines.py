@@ -14,7 +14,7 @@ import ulak.web
 from ulak.web import deadlines
 from ulak.web.server import Server, bind
 
-HEAD_S, BODY_S = 0.5, 1.0
+HEAD_S, BODY_S = 1.0, 1.5
 
 
 @pytest.fixture
