@@ -27,6 +27,9 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 ALONE: LabelValues = ()
 
+LATENCY_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 2.5, 5, 10, 60)
+"""The edges of the histograms that adaptive control judges; its default thresholds are two."""
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
