@@ -8,7 +8,6 @@ set -euo pipefail
 . "$(dirname "$0")/packages.sh"
 
 DEFAULTS=/etc/postgresql-common/createcluster.conf
-POLICY=/usr/sbin/policy-rc.d
 
 has_postgres() {
     local place
@@ -37,28 +36,11 @@ missing() {
     command -v openssl >/dev/null || echo openssl
 }
 
-# Packages start what they install. This answer of policy-rc.d, "not allowed", is the way to ask
-# them not to; whoever has an answer of their own keeps it.
-forbid_services() {
-    [ -e "$POLICY" ] && return
-    printf '#!/bin/sh\nexit 101\n' | as_root tee "$POLICY" >/dev/null
-    as_root chmod 755 "$POLICY"
-    undo+=("rm -f $POLICY")
-}
-
 # Installing a PostgreSQL makes a cluster "main", unless the defaults of postgresql-common say no.
 forbid_main_cluster() {
     as_root cp -p "$DEFAULTS" "$DEFAULTS.before-ulak"
     undo+=("mv $DEFAULTS.before-ulak $DEFAULTS")
     echo "create_main_cluster = false" | as_root tee -a "$DEFAULTS" >/dev/null
-}
-
-restore() {
-    local step
-    for step in "${undo[@]}"; do
-        # shellcheck disable=SC2086 - each step is a command of words without spaces
-        as_root $step
-    done
 }
 
 # Called where a failure is answered, so `set -e` does not hold in here.
@@ -86,7 +68,4 @@ if ! install "${packages[@]}" || [ -n "$(missing)" ]; then
     echo "    apt-get install ${packages[*]}" >&2
     exit 1
 fi
-# They would start with the machine from now on, which nobody asked for.
-if [ "${#new[@]}" -gt 0 ] && [ -d /run/systemd/system ]; then
-    as_root systemctl disable --quiet "${new[@]}"
-fi
+disable_services "${new[@]}"

@@ -55,6 +55,13 @@ def test_the_libraries_of_the_second_engine_are_made_sure_of_where_they_are_used
     assert ("scripts/weasyprint.sh" in commands_of(target)) is is_needed
 
 
+def test_a_soak_asks_prometheus_anew_and_makes_sure_of_it_first() -> None:
+    commands = commands_of("soak")
+    first = commands.index("scripts/prometheus.sh")
+    assert first < commands.index("-m tests.tools.prometheus_cases")
+    assert "prometheus" not in commands_of("test")
+
+
 def test_nothing_is_said_when_the_libraries_of_the_second_engine_are_there() -> None:
     done = subprocess.run(
         ["/bin/bash", "scripts/weasyprint.sh"], cwd=ROOT, capture_output=True, text=True, check=True
