@@ -80,6 +80,16 @@ class HistogramSnapshot:
     """The upper edges, ascending; the last is +Inf."""
     series: Mapping[LabelValues, tuple[float, ...]]
     """For each set of labels the count at or below each edge."""
+    continues: bool = False
+    """Whether it is known that nothing fell, vanished or was measured otherwise since the snapshot
+    before. Where this is not known, every count is looked at."""
+
+    def follows(self, before: HistogramSnapshot) -> bool:
+        """Return whether this snapshot continues an earlier one."""
+        return self.bounds == before.bounds and all(
+            labels in self.series and all(map(is_at_most, counts, self.series[labels]))
+            for labels, counts in before.series.items()
+        )
 
 
 def snapshot_family(family: Family, timestamp_ms: int) -> HistogramSnapshot:
@@ -109,13 +119,44 @@ def bucket_rates(histories: Histories, at_ms: int, range_ms: int) -> dict[float,
     rates: dict[float, float] = {}
     for snapshots in histories:
         inside = [s for s in snapshots if at_ms - range_ms < s.timestamp_ms <= at_ms]
+        is_steady = all(snapshot.continues for snapshot in inside[1:])
         for labels in {labels for snapshot in inside for labels in snapshot.series}:
-            rows = [
-                (s.timestamp_ms, s.bounds, s.series[labels]) for s in inside if labels in s.series
-            ]
-            for edge, value in _rates_of(rows, at_ms, range_ms):
+            rows = (
+                inside if labels in inside[0].series else [s for s in inside if labels in s.series]
+            )
+            if len(rows) < 2 or rows[0].timestamp_ms == rows[-1].timestamp_ms:
+                continue
+            rates_of = _rates_of_ends if is_steady else _rates_of_all
+            for edge, value in rates_of(rows, labels, at_ms, range_ms):
                 rates[edge] = rates.get(edge, 0.0) + value
     return rates
+
+
+EdgeRates = Iterable[tuple[float, float]]
+
+
+def _rates_of_ends(
+    rows: list[HistogramSnapshot], labels: LabelValues, at_ms: int, range_ms: int
+) -> EdgeRates:
+    """Return the rates of counts that only rose: the first and the last of them are enough."""
+    first, last = rows[0], rows[-1]
+    span = _Span(first.timestamp_ms, last.timestamp_ms, len(rows), at_ms, range_ms)
+    seconds = range_ms / 1000
+    for edge, a, b in zip(first.bounds, first.series[labels], last.series[labels], strict=True):
+        yield edge, (b - a) * span.factor(a, b - a) / seconds
+
+
+def _rates_of_all(
+    rows: list[HistogramSnapshot], labels: LabelValues, at_ms: int, range_ms: int
+) -> EdgeRates:
+    """Return the rates of counts of which each must be looked at."""
+    points: dict[float, list[Point]] = {}
+    for row in rows:
+        for edge, count in zip(row.bounds, row.series.get(labels, ()), strict=False):
+            points.setdefault(edge, []).append((row.timestamp_ms, count))
+    for edge, found in points.items():
+        if len(found) > 1:
+            yield edge, rate(found, at_ms, range_ms)
 
 
 def covered_share(histories: Histories, at_ms: int, range_ms: int) -> float:
@@ -124,46 +165,17 @@ def covered_share(histories: Histories, at_ms: int, range_ms: int) -> float:
     An edge counts once for all instances and labels: a process that has just started, or an
     endpoint that was just called for the first time, is no gap in what the others tell.
     """
-    points: dict[float, int] = {}
+    known: set[float] = set()
+    covered: set[float] = set()
     for snapshots in histories:
-        inside = [s for s in snapshots if at_ms - range_ms < s.timestamp_ms <= at_ms]
-        found: dict[tuple[LabelValues, float], int] = {}
-        for snapshot in inside:
+        seen: dict[LabelValues, set[float]] = {}
+        for snapshot in snapshots:
+            is_inside = at_ms - range_ms < snapshot.timestamp_ms <= at_ms
+            if not is_inside or covered.issuperset(snapshot.bounds):
+                continue
             for labels in snapshot.series:
-                for edge in snapshot.bounds:
-                    found[labels, edge] = found.get((labels, edge), 0) + 1
-        for (_, edge), count in found.items():
-            points[edge] = max(points.get(edge, 0), count)
-    return sum(count >= 2 for count in points.values()) / len(points) if points else 0.0
-
-
-Row = tuple[int, tuple[float, ...], tuple[float, ...]]
-
-
-def _rates_of(rows: list[Row], at_ms: int, range_ms: int) -> list[tuple[float, float]]:
-    """Return edge and rate of one series of labels."""
-    first_ms, bounds, first = rows[0]
-    last_ms, _, last = rows[-1]
-    if first_ms == last_ms:
-        return []
-    if all(_only_rises(one, next_) for one, next_ in pairwise(rows)):
-        # The common case, as it is for `increase`, but with what all edges share worked out once.
-        span = _Span(first_ms, last_ms, len(rows), at_ms, range_ms)
-        seconds = range_ms / 1000
-        return [
-            (edge, (b - a) * span.factor(a, b - a) / seconds)
-            for edge, a, b in zip(bounds, first, last, strict=True)
-        ]
-    points: dict[float, list[Point]] = {}
-    for timestamp_ms, edges, counts in rows:
-        for edge, count in zip(edges, counts, strict=True):
-            points.setdefault(edge, []).append((timestamp_ms, count))
-    return [
-        (edge, rate(found, at_ms, range_ms)) for edge, found in points.items() if len(found) > 1
-    ]
-
-
-def _only_rises(one: Row, after: Row) -> bool:
-    if one[1] is not after[1] and one[1] != after[1]:
-        return False
-    return one[2] == after[2] or all(map(is_at_most, one[2], after[2]))
+                known.update(snapshot.bounds)
+                earlier = seen.setdefault(labels, set())
+                covered.update(earlier.intersection(snapshot.bounds))
+                earlier.update(snapshot.bounds)
+    return len(covered) / len(known) if known else 0.0

@@ -1,6 +1,9 @@
 """How fast counters rise, worked out by hand, and the quantile of rates that are added up."""
 
 import math
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from operator import add
 
 import pytest
 from hypothesis import given
@@ -201,22 +204,35 @@ def test_labels_that_appear_later_have_a_window_of_their_own() -> None:
 rows_of_counts = st.lists(st.tuples(*[st.integers(0, 50)] * 3), min_size=2, max_size=8)
 
 
-@given(rows_of_counts, st.booleans())
+@given(rows_of_counts, st.booleans(), st.booleans())
 @pytest.mark.shows("A-24")
 def test_one_series_has_the_rates_of_its_counters(
-    rows: list[tuple[int, int, int]], is_rising: bool
+    rows: list[tuple[int, int, int]], is_rising: bool, are_compared: bool
 ) -> None:
     if is_rising:
-        rows = [
-            tuple(sum(column) for column in zip(*rows[: i + 1], strict=True))
-            for i in range(len(rows))
-        ]  # type: ignore[misc]
+        rows = list(accumulate(rows, lambda one, other: tuple(map(add, one, other))))
     snapshots = history(*((20 + 30 * i, {(): row}) for i, row in enumerate(rows)))
+    if are_compared:  # as the collector does, so that rising counts take the shorter way
+        snapshots[1:] = [
+            replace(after, continues=after.follows(before)) for before, after in pairwise(snapshots)
+        ]
     expected = {
         edge: rate(each(30, 20, *column), WINDOW_MS, WINDOW_MS)
         for edge, column in zip(EDGES, zip(*rows, strict=True), strict=True)
     }
     assert bucket_rates([snapshots], WINDOW_MS, WINDOW_MS) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.shows("A-23")
+def test_a_snapshot_continues_what_neither_fell_nor_vanished_nor_changed() -> None:
+    before = HistogramSnapshot(1, EDGES, {("a",): (1, 2, 3)})
+    for series, expected in (
+        ({("a",): (1, 2, 3)}, True), ({("a",): (1, 2, 9), ("b",): (0, 0, 0)}, True),
+        ({("a",): (0, 2, 9)}, False), ({("b",): (1, 2, 3)}, False), ({}, False),
+        ({("a",): (NAN, 2, 3)}, False),
+    ):  # fmt: skip
+        assert HistogramSnapshot(2, EDGES, series).follows(before) is expected
+    assert not HistogramSnapshot(2, (0.5, 2.0, INF), {("a",): (1, 2, 3)}).follows(before)
 
 
 @pytest.mark.shows("A-17")
