@@ -20,6 +20,8 @@ from ulak.store.protocol import Store
 
 if TYPE_CHECKING:
     from ulak.auth.identity import Identity
+    from ulak.control.guard import GuardConfig
+    from ulak.control.guard_state import GuardState
     from ulak.engine.tracing import Tracing
     from ulak.idempotency.guard import Guard
     from ulak.idempotency.settings import IdempotencySettings
@@ -123,6 +125,25 @@ def idempotency_settings(environ: Mapping[str, str] | None = None) -> Idempotenc
     from ulak.settings import read_variables
 
     return settings_of(read_variables(READERS, environ))
+
+
+def guard_settings(environ: Mapping[str, str] | None = None) -> GuardConfig:
+    """Read the `OPS_GUARD_*` variables of the request guard. Raises `BadInput`: naming every value
+    that cannot be used."""
+    from ulak.control.guard import read_guard_environment
+
+    return read_guard_environment(os.environ if environ is None else environ)
+
+
+def guard_state_of(engine: Engine) -> GuardState | None:
+    """Return the request guard of an engine in this process; nothing is opened. None: its store has
+    no tables in which processes could share its state. Raises as `guard_settings` does."""
+    from ulak.control.guard_state import guard_state
+
+    features = engine.store.features
+    if not features.open_transactions or not features.dialect:
+        return None
+    return guard_state(engine, guard_settings())
 
 
 def guard_of(engine: Engine, env: str, idempotency: IdempotencySettings) -> Guard:

@@ -17,6 +17,8 @@ from tests.web.seeds import Seeds, World
 from tests.web.wanted import body_of, path_of, plain
 from ulak.auth.identity import Identity
 from ulak.auth.principal import ADMIN, OPERATOR, SERVICE, VIEWER
+from ulak.control.state import SCHEMA
+from ulak.tables import Tables
 from ulak.web.access import ACCESS, KNOWN, Access
 from ulak.web.callers import routes_of
 
@@ -156,7 +158,9 @@ def test_a_probe_may_carry_any_parameter(house: House, path: str) -> None:
 
 
 def acts_of(actor: str, engine: ulak.Engine) -> int:
-    """How many lines of all trails and of the audit have this name."""
+    """How many lines of all trails, of the audit and of that of adaptive control have this name."""
     trails = (engine.inspect.trail(job.id) for job in engine.jobs(limit=1000))
     written = [event.actor for trail in trails for event in trail]
-    return [*written, *(line.actor for line in engine.inspect.audit(limit=1000))].count(actor)
+    written += [line.actor for line in engine.inspect.audit(limit=1000)]
+    steered = Tables(engine, SCHEMA).read("SELECT actor FROM {schema}.control_audit")
+    return [*written, *(row[0] for row in steered)].count(actor)

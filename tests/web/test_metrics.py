@@ -170,8 +170,8 @@ def test_requests_are_counted_by_the_template_of_their_route(engine, ask, monkey
     assert ask(app, "/jobs").status_code == 500
     said = series(ask(app, "/metrics").text)
     counted = {s: value(said, "ulak_requests_total", method="GET", route="/jobs", status=s)
-               for s in ("2xx", "4xx", "5xx")}  # fmt: skip
-    assert counted == {"2xx": 1, "4xx": 1, "5xx": 1}
+               for s in ("2xx", "4xx", "5xx", "0xx")}  # fmt: skip
+    assert counted == {"2xx": 1, "4xx": 1, "5xx": None, "0xx": 1}
     assert value(said, "ulak_request_seconds_count", method="GET", route="/jobs") == 3
     assert (
         value(said, "ulak_requests_total", method="HEAD", route="/health/live", status="2xx") == 1
@@ -237,12 +237,13 @@ def test_two_applications_do_not_notice_each_other(engine, ask):
 
 def test_every_metric_has_a_line_in_the_docs_and_a_name_of_the_house(engine):
     page = (DOCS / "operations" / "monitor.md").read_text(encoding="utf-8")
-    said = dict(re.findall(r"^\| `(ulak_\w+)` \| (.+?) \|", page, re.M))
+    said = dict(re.findall(r"^\| `((?:ulak|http|adaptive)_\w+)` \| (.+?) \|", page, re.M))
     families = list(Metrics(engine).collect())
     names = {f.name + ("_total" if f.type == "counter" else ""): f for f in families}
     assert said.keys() == names.keys()
     for name, family in names.items():
-        assert name.startswith("ulak_")
+        # Those that a specification names keep their names.
+        assert name.startswith(("ulak_", "http_request_", "adaptive_"))
         assert family.documentation.endswith(".")
         labels = {label for s in family.samples for label in s.labels} - {"le"}
         assert labels <= set(re.findall(r"`(\w+)`", said[name])), name

@@ -27,7 +27,8 @@ ACTS = {"approve", "decide", "release", "retry", "cancel", "signal", "redrive"}
 """What is done to a job once."""
 
 NAMES = {
-    "flow": "line", "state": "new", "tenant": "acme", "kind": "queue",
+    "flow": "line", "state": "new", "tenant": "acme", "kind": "queue", "subsystem": "guard",
+    "/admin/ops/kill-switches/{name}": "tenant:nobody",
     "/flows/{name}": "line", "/flows/{name}/diagram": "line",
     "/queues/{name}/pause": "line", "/queues/{name}/resume": "line",
     "/pauses/{kind}/{name}": "line",

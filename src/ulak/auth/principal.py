@@ -83,6 +83,10 @@ METRICS_READ: Final = AccessScope(
 AUDIT_READ: Final = AccessScope(
     "audit:read", "read what operators did", roles={OPERATOR}, of_a_tenant=False
 )
+OPS: Final = AccessScope(
+    "ops:manage", "see and steer kill switches, overrides and adaptive control", roles=(),
+    of_a_tenant=False,
+)  # fmt: skip
 IDENTITY: Final = AccessScope(
     "identity:manage", "make, rotate and revoke keys; make and disable users", roles=(),
     of_a_tenant=False,
@@ -107,7 +111,7 @@ SCOPES: Final[Scopes] = MappingProxyType(
         scope: scope
         for scope in (
             JOBS_READ, JOBS_SUBMIT, JOBS_SIGNAL, JOBS_ACT, QUEUES_READ, QUEUES_PAUSE, QUEUES_LIMIT,
-            METRICS_READ, AUDIT_READ, IDENTITY,
+            METRICS_READ, AUDIT_READ, OPS, IDENTITY,
         )
     }
 )  # fmt: skip

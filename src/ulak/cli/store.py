@@ -12,6 +12,7 @@ import typer
 from ulak.cli import spans
 from ulak.clock import micros, rfc3339, to_datetime
 from ulak.control.process_metrics import ProcessMetrics, is_published
+from ulak.control.state import SCHEMA
 from ulak.engine.engine import Engine
 from ulak.engine.view import delivery_document
 from ulak.errors import BadInput, NotFound
@@ -21,6 +22,7 @@ from ulak.kit.commands.target import ActorOption, AppOption, NoteOption, in_forc
 from ulak.service import get_service
 from ulak.store.protocol import Store
 from ulak.store.records import RecordId, RecordRow
+from ulak.tables import Tables
 from ulak.wiring import idempotency_settings
 
 # Between two batches others may write; a batch of the default size takes about as long.
@@ -45,10 +47,12 @@ def migrate(app: AppOption = None, as_json: out.JsonOption = False) -> None:
 
 
 def _make_metrics(store: Store) -> None:
-    """Make the table of metrics as well: who migrates may, and who works perhaps not."""
+    """Make the tables of metrics and of adaptive control as well: who migrates may, and who works
+    perhaps not."""
     with Engine(store) as engine:
         if is_published(engine):
             ProcessMetrics(engine).ensure()
+            Tables(engine, SCHEMA).ensure()
 
 
 def prune(

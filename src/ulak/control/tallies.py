@@ -179,7 +179,20 @@ class Histogram:
         return self.read().plus(others).show(self._help)
 
 
-Tally = Counter | Gauge | Histogram
+class View:
+    """A metric that is read from counts which others show too."""
+
+    def __init__(self, name: str, help: str, read: Callable[[], Family]) -> None:
+        self.name = name
+        self._help = help
+        self.read = read
+
+    def family(self, others: Family | None = None) -> Metric:
+        """Return it for a scrape, together with that of others."""
+        return self.read().plus(others).show(self._help)
+
+
+Tally = Counter | Gauge | Histogram | View
 
 
 OTHER = "other"

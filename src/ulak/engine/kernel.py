@@ -62,6 +62,8 @@ class Kernel:
         self.schedules: dict[str, Declared] = {}
         self.attached: dict[str, tuple[Any, Any]] = {}
         """The services of this program, by name, each with what its `attach` has returned."""
+        self.shared: dict[Any, Any] = {}
+        """What layers above keep once for each engine."""
         self.submit_timeout_s = submit_timeout_s
         self.intake = Intake(store, submit_timeout_s, telemetry=self.telemetry)
         self.working_here: list[Worker] = []

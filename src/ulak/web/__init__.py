@@ -1,7 +1,7 @@
 """The HTTP surface. Needs the extra `ulak[web]`."""
 
 try:
-    from ulak.web.access import KNOWN, PUBLIC, Access, Authenticator, Routes
+    from ulak.web.access import KNOWN, PUBLIC, Access, Authenticator, RateLimit, Routes
     from ulak.web.callers import Caller, actor_of, address_of, guarded_router
     from ulak.web.factory import app
     from ulak.web.idempotency import IdempotentRoute, KeyedRoute, idempotent_route
@@ -23,6 +23,7 @@ __all__ = [
     "Caller",
     "IdempotentRoute",
     "KeyedRoute",
+    "RateLimit",
     "RouteTable",
     "Routes",
     "SlashRoute",

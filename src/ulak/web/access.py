@@ -166,6 +166,12 @@ ACCESS: Final = table(
         Access("POST", "/dead-letters/{id}/redrive", principal.JOBS_ACT, "job"),
         Access("GET", "/outbox/dead", principal.QUEUES_READ),
         Access("POST", "/outbox/dead/{id:path}/revive", principal.QUEUES_PAUSE),
+        Access("GET", "/admin/ops/status", principal.OPS),
+        Access("GET", "/admin/ops/kill-switches", principal.OPS),
+        Access("PUT", "/admin/ops/kill-switches/{name:path}", principal.OPS),
+        Access("GET", "/admin/ops/adaptive/overrides/{subsystem}", principal.OPS),
+        Access("PUT", "/admin/ops/adaptive/overrides/{subsystem}", principal.OPS),
+        Access("DELETE", "/admin/ops/adaptive/overrides/{subsystem}", principal.OPS),
     ]
 )
 
@@ -202,6 +208,29 @@ ReadMetrics = Callable[[], Iterable[Metric]]
 
 
 @dataclass(frozen=True, slots=True)
+class RateLimit:
+    """How many requests each principal may make in a minute to a group of routes of a service.
+
+    Args:
+        group: Its name. Every group has counters of its own.
+        per_minute: Returns the limit; 0 is none. It is called about once a second, on a thread.
+        methods: Of the routes; by default every one.
+        paths: Their templates, as the lines of access have them; by default every one.
+    """
+
+    group: str
+    per_minute: Callable[[], int]
+    _: KW_ONLY
+    methods: Collection[str] = ()
+    paths: Collection[str] = ()
+
+    def covers(self, line: Access) -> bool:
+        """Tell whether a route is in the group."""
+        is_method = not self.methods or line.method in self.methods
+        return is_method and (not self.paths or line.path in self.paths)
+
+
+@dataclass(frozen=True, slots=True)
 class Routes:
     """The routes of a service, who may call each, and what it adds to `/metrics`."""
 
@@ -217,6 +246,9 @@ class Routes:
     """Returns, for the problem document of any error of these routes, the members that the
     service's specification names: they are added, or take the place of those that the document
     has, except `status`. It must not fail."""
+    rate_limits: Sequence[RateLimit] = ()
+    """The limits of route groups; a route is in the first that covers it, and one that is in none
+    has the limits of the platform. They hold where the store has tables."""
 
 
 class Routed(Protocol):

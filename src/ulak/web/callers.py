@@ -24,6 +24,8 @@ PRINCIPAL = "ulak.principal"
 """Where the scope of a connection has who calls, once that is known."""
 _ASKED = "ulak.asked"
 """Where it has who calls, if the body was read first: the guard need not be asked twice."""
+ADMISSION = "ulak.admission"
+"""Where it has what must let the request in, once its caller is known: the guard's visit."""
 SESSION = "ulak_session"
 """The cookie of whoever has logged in with a browser."""
 
@@ -145,16 +147,26 @@ async def is_stranger(request: Request) -> bool:
         return True
     guard: Guard = request.app.state.guard
     principal = request.scope[_ASKED] = await guard(request)
+    await _enter(request, principal)
     return principal is ANYBODY and guard.asks
 
 
 async def caller(request: Request) -> Principal:
     guard: Guard = request.app.state.guard
     principal = request.scope.pop(_ASKED, None) or await guard(request)
+    await _enter(request, principal)
     request.scope[PRINCIPAL] = principal
     if request.query_params:
         _refuse_unknown_parameters(request)
     return principal
+
+
+async def _enter(request: Request, principal: Principal) -> None:
+    """Have the request guard let a request in, if the application has one. Raises `ServiceError`:
+    it does not."""
+    visit = request.scope.get(ADMISSION)
+    if visit is not None:
+        await visit.admit(request, principal)
 
 
 def _refuse_unknown_parameters(request: Request) -> None:

@@ -19,9 +19,10 @@ from ulak.idempotency import Guard as IdempotencyGuard
 from ulak.web import idempotency, openapi, pages, problems
 from ulak.web.access import Authenticator, Routed, make_routes, merged, platform_lines
 from ulak.web.callers import Guard, caller, not_allowed, serve
+from ulak.web.guard import GuardChain, RequestGuard
 from ulak.web.metrics import Metrics
 from ulak.web.middleware import BodyLimit, Correlation, ObserveRequests
-from ulak.web.routes import bulk, flow_control, flows, health, jobs
+from ulak.web.routes import bulk, flow_control, flows, health, jobs, ops
 from ulak.web.routes import identity as identity_routes
 from ulak.web.streams import routes as streams
 from ulak.web.streams.hub import Hub
@@ -85,7 +86,12 @@ def app(
     made.state.waits = Waits()
     read_too = [routes.metrics for routes in brought.values() if routes.metrics is not None]
     counted = [routes.tallies for routes in brought.values() if routes.tallies is not None]
+    state = wiring.guard_state_of(engine)
+    if state is not None:
+        read_too.append(state.read_metrics)
     made.state.metrics = shown = Metrics(engine, read_too, counted)
+    if state is not None:
+        shown.add(state.tallies.tallies)
     served = [
         health.health_router(engine, unready),
         openapi.router(swagger=swagger),
@@ -94,7 +100,7 @@ def app(
     if platform_routes:
         who = identity if isinstance(identity, Identity) else None
         platform = settings.Settings() if platform is None else platform
-        served += _routers_of(engine, who, guard, hub, platform)
+        served += [*_routers_of(engine, who, guard, hub, platform), ops.ops_router(state)]
     paths = {line.path for line in own.values()}
     for router in served:
         if platform_routes is not True:
@@ -116,6 +122,9 @@ def app(
     problems.install(made)
     made.add_exception_handler(HTTPStatus.METHOD_NOT_ALLOWED, not_allowed)  # type: ignore[arg-type] # its own class
     made.add_middleware(BodyLimit)
+    if state is not None:
+        chain = GuardChain(state, access, brought, asks=callers.asks)
+        made.add_middleware(RequestGuard, chain=chain)
     made.add_middleware(ObserveRequests, engine=engine, requests=shown.requests)
     made.add_middleware(Correlation)
     return made

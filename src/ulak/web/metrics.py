@@ -16,7 +16,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 import ulak
 from ulak.control.instruments import Instruments
 from ulak.control.process_metrics import Children
-from ulak.control.tallies import Counter, Family, Gauge, Histogram, Labels, LabelValues, Tally
+from ulak.control.request_metrics import Requests
+from ulak.control.tallies import Family, Labels, LabelValues, Tally
 from ulak.core.delivery import GAVE_UP
 from ulak.core.schedule import LATE
 from ulak.engine.engine import Engine
@@ -36,6 +37,7 @@ class Metrics:
         self._instruments = Instruments(engine)
         self._gauges = Gauges(engine, self._instruments.labels, brought)
         self._counted = counted
+        self._further: list[Tally] = []
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -44,6 +46,10 @@ class Metrics:
     def add_children(self, children: Children) -> None:
         """Show from now on what the children of this process count too."""
         self._gauges.children = children
+
+    def add(self, tallies: Iterable[Tally]) -> None:
+        """Show and publish further tallies from now on."""
+        self._further += tallies
 
     def read(self) -> list[Family]:
         """Return what this process itself counts."""
@@ -63,40 +69,10 @@ class Metrics:
 
     @property
     def _tallies(self) -> list[Tally]:
-        return [*self._instruments.tallies, *self.requests.tallies]
+        return [*self._instruments.tallies, *self.requests.tallies, *self._further]
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
-
-
-REQUEST_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60)
-
-
-class Requests:
-    """The tallies of one application. A path that no route has is `other`, as is its method."""
-
-    def __init__(self) -> None:
-        self._requests = Counter(
-            "ulak_requests", "Requests, by route and class of status.",
-            ("method", "route", "status"),
-        )  # fmt: skip
-        self._seconds = Histogram(
-            "ulak_request_seconds", "How long requests took until their answer had ended.",
-            REQUEST_SECONDS, ("method", "route"),
-        )  # fmt: skip
-        self._in_flight = Gauge("ulak_requests_in_flight", "Requests that are being answered now.")
-
-    @property
-    def tallies(self) -> tuple[Tally, ...]:
-        return self._requests, self._seconds, self._in_flight
-
-    def begun(self) -> None:
-        self._in_flight.add(1)
-
-    def ended(self, method: str, route: str, status: str, seconds: float) -> None:
-        self._in_flight.add(-1)
-        self._requests.add((method, route, status))
-        self._seconds.observe((method, route), (seconds,))
 
 
 log = logging.getLogger("ulak.metrics")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 import uuid
 from contextlib import nullcontext
 from http import HTTPStatus
@@ -16,12 +15,11 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ulak.auth.principal import CURRENT_REQUEST, CurrentRequest
-from ulak.control.tallies import OTHER
+from ulak.control.request_metrics import Answer, MetricsMiddleware, Requests
 from ulak.engine.engine import Engine
 from ulak.engine.tracing import Span
 from ulak.errors import UlakError
 from ulak.web import callers
-from ulak.web.metrics import Requests
 from ulak.web.problems import CORRELATION_HEADER, CORRELATION_KEY
 
 # What a caller sends is echoed and logged, so it must be short and plain.
@@ -58,57 +56,41 @@ class Correlation:
 
 log = logging.getLogger("ulak.requests")
 
-METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-STATUSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
-UNANSWERED: Final = "none"
-"""The status of a request whose caller went away before it was answered."""
 
-
-class ObserveRequests:
-    """Counts every request and, while its engine is traced, spans it: a pure ASGI middleware. The
-    caller's `traceparent` is taken over, so that a submit belongs to the trace that asked. With the
-    logger `ulak.requests` at DEBUG it also writes a line for each."""
+class ObserveRequests(MetricsMiddleware):
+    """Counts every request and, while its engine is traced, spans it. The caller's `traceparent` is
+    taken over, so that a submit belongs to the trace that asked. With the logger `ulak.requests` at
+    DEBUG it also writes a line for each."""
 
     def __init__(self, app: ASGIApp, engine: Engine, requests: Requests) -> None:
-        self._app = app
+        super().__init__(app, requests)
         self._engine = engine
-        self._requests = requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        tracing, status, kind = self._engine.kernel.tracing, 0, UNANSWERED
-
-        async def send_and_look(message: Message) -> None:
-            nonlocal status, kind
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                kind = STATUSES[status // 100 - 1] if 100 <= status < 600 else OTHER
-            await send(message)
-
+        tracing, answer = self._engine.kernel.tracing, Answer()
+        is_logged = log.isEnabledFor(logging.DEBUG)
+        if tracing is None and not is_logged:
+            await self.count(scope, receive, send, answer)
+            return
         span = None
         if tracing is not None:
             parent = Headers(scope=scope).get("traceparent")
             span = tracing.span(scope["method"], "server", parent=parent)
         with nullcontext() if span is None else span as traced:
-            began = time.monotonic()
-            self._requests.begun()
             try:
-                await self._app(scope, receive, send_and_look)
-            except Exception:
-                # Whoever is outside of this answers it, as what nobody foresaw.
-                kind = "5xx" if kind == UNANSWERED else kind
-                raise
+                await self.count(scope, receive, send, answer)
             finally:
-                seconds = time.monotonic() - began
-                method, route = asked(scope)
-                self._requests.ended(method, route, kind, seconds)
-                if log.isEnabledFor(logging.DEBUG):
-                    facts = {"method": method, "route": route, "status": kind, "seconds": seconds}
+                if is_logged:
+                    facts = {
+                        "method": answer.method, "route": answer.endpoint, "status": answer.kind,
+                        "seconds": answer.seconds,
+                    }  # fmt: skip
                     log.debug("a request was answered", extra=facts)
                 if traced is not None:
-                    _describe(traced, method, route, status)
+                    _describe(traced, answer.method, answer.endpoint, answer.status)
 
 
 def _describe(span: Span, method: str, route: str, status: int) -> None:
@@ -119,14 +101,6 @@ def _describe(span: Span, method: str, route: str, status: int) -> None:
         span.note("http.response.status_code", status)
     if status >= 500:
         span.fail(str(status))
-
-
-def asked(scope: Scope) -> tuple[str, str]:
-    """Return the method and the template of the route, both of them known."""
-    route = getattr(scope.get("route"), "path", None)
-    if route is None:
-        return OTHER, OTHER
-    return scope["method"] if scope["method"] in METHODS else OTHER, route
 
 
 LARGEST: Final = 8 * 1024 * 1024
