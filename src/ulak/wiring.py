@@ -20,6 +20,7 @@ from ulak.store.protocol import Store
 
 if TYPE_CHECKING:
     from ulak.auth.identity import Identity
+    from ulak.control import AdaptiveControlConfig
     from ulak.control.guard import GuardConfig
     from ulak.control.guard_state import GuardState
     from ulak.engine.tracing import Tracing
@@ -144,6 +145,22 @@ def guard_state_of(engine: Engine) -> GuardState | None:
     if not features.open_transactions or not features.dialect:
         return None
     return guard_state(engine, guard_settings())
+
+
+def attach_control(engine: Engine) -> None:
+    """Have the workers of an engine run adaptive control, where there is something to control.
+    Raises as `control_settings` and `guard_settings` do."""
+    from ulak.control.loop import attach
+
+    attach(engine, control_settings(), guard_state_of(engine))
+
+
+def control_settings(environ: Mapping[str, str] | None = None) -> AdaptiveControlConfig:
+    """Read the `ADAPTIVE_CONTROL_*` variables. Raises `BadInput`: naming every value that cannot be
+    used."""
+    from ulak.control.config import read_environment
+
+    return read_environment(os.environ if environ is None else environ)
 
 
 def guard_of(engine: Engine, env: str, idempotency: IdempotencySettings) -> Guard:

@@ -102,6 +102,7 @@ def _up(found: Settings, bound: socket, *, workers: int, lease: str, drain: str)
     addresses = further_addresses(engine)
     for each in (engine, *further):
         cleanup.attach(each, wiring.idempotency_settings())
+    wiring.attach_control(engine)
     beside = queues_beside(engine)
     own = beside if engine.kernel.queues_apart else None
     settings = worker_command.worker_settings(

@@ -94,6 +94,7 @@ def worker(
     found = in_force(app, service)
     engine = load(found)
     cleanup.attach(engine, wiring.idempotency_settings())
+    wiring.attach_control(engine)
     must_be_shared(engine, "ulak worker")
     usual = WorkerSettings(loop=loop, threads=threads, processes=processes)
     settings = worker_settings(engine, usual, queues=queue or None, lease=lease, drain=drain)

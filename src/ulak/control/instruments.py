@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, get_args
 
+from ulak.control.subsystems import registered
 from ulak.control.tallies import ALONE, OTHER, Counter, Family, Gauge, Histogram, Labels, Tally
 from ulak.core import event as kinds
 from ulak.core.change import Change, Committed, KeyTaken, LeaseLost, Receipt, SlotTaken, Stale
@@ -38,6 +39,7 @@ class Instruments:
 
     def __init__(self, engine: Engine) -> None:
         self.labels = Labels(engine)
+        self._loop = registered(engine).metrics
         self.running = Gauge(
             "ulak_stages_running", "Stages that run now.",
             lambda: sum(worker.running for worker in list(engine.kernel.working_here)),
@@ -100,7 +102,8 @@ class Instruments:
 
     @property
     def tallies(self) -> Iterator[Tally]:
-        return (tally for tally in vars(self).values() if isinstance(tally, Tally))
+        yield from (tally for tally in vars(self).values() if isinstance(tally, Tally))
+        yield from self._loop.tallies
 
     def read(self) -> list[Family]:
         """Return how everything stands now."""

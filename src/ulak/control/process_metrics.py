@@ -15,7 +15,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Final, NamedTuple
 
@@ -43,6 +43,18 @@ LONG_GONE_US: Final = 24 * 3600 * SECOND
 CLEAR_EVERY_S = 3600.0
 # How long the end of a process waits for its last numbers to be written.
 LAST_S = 2.0
+
+
+class Pace(NamedTuple):
+    """How often a process publishes."""
+
+    every_s: float
+    """What has changed."""
+    at_least_s: float
+    """And that it lives, when nothing has."""
+
+
+USUAL_PACE: Final = Pace(EVERY_S, AT_LEAST_EVERY_S)
 
 
 def make_process_id() -> str:
@@ -85,6 +97,15 @@ class ProcessMetrics:
             rows = self._tables.read(_READ)
         else:
             rows = self._tables.read(f"{_READ} WHERE supervisor = ?", supervisor)
+        return [
+            Published(process, _decode(name, kind, data), at)
+            for process, name, kind, data, at in rows
+        ]
+
+    def read_families(self, names: Sequence[str]) -> list[Published]:
+        """Return the rows of some families, of every process."""
+        marks = ", ".join("?" * len(names))
+        rows = self._tables.read(f"{_READ} WHERE family IN ({marks})", *names)
         return [
             Published(process, _decode(name, kind, data), at)
             for process, name, kind, data, at in rows
@@ -149,7 +170,9 @@ class Publisher:
         *,
         process: str,
         supervisor: str | None = None,
+        pace: Callable[[], Pace] = lambda: USUAL_PACE,
     ) -> None:
+        self._pace = pace
         self._metrics = ProcessMetrics(engine)
         self._read = read
         self._process = process
@@ -157,6 +180,7 @@ class Publisher:
         self._base: Mapping[str, Family] | None = None
         """What the one before has counted whose place this process takes; None until it is read."""
         self._written: dict[str, Family] = {}
+        self._every_s = EVERY_S
         self._silent_s = 0.0
         self._until_clear_s = 0.0
         self._is_failing = False
@@ -178,7 +202,7 @@ class Publisher:
             self._try()
             if is_last:
                 return
-            self._stopping.wait(EVERY_S)
+            self._stopping.wait(self._every_s)
 
     def _try(self) -> None:
         try:
@@ -193,11 +217,12 @@ class Publisher:
 
     def publish(self) -> None:
         """Publish what has changed since the last time."""
+        self._every_s, at_least_s = self._pace()
         if self._base is None:
             self._base = self._read_base()
         now = {family.name: self._with_base(family) for family in self._read()}
         changed = [family for name, family in now.items() if self._written.get(name) != family]
-        if changed or self._silent_s >= AT_LEAST_EVERY_S:
+        if changed or self._silent_s >= at_least_s:
             kept = len(self._written)
             # Unknown until it is confirmed: then everything is written, and nothing is lost.
             self._written = {}
@@ -205,7 +230,7 @@ class Publisher:
             if not publish(self._process, self._supervisor, changed, keep=kept):
                 publish(self._process, self._supervisor, now.values(), keep=0)
             self._written, self._silent_s = now, 0.0
-        self._silent_s += EVERY_S
+        self._silent_s += self._every_s
         if self._process == self._supervisor:
             self._clear()
 
@@ -222,7 +247,7 @@ class Publisher:
         return family.plus((self._base or {}).get(family.name))
 
     def _clear(self) -> None:
-        self._until_clear_s -= EVERY_S
+        self._until_clear_s -= self._every_s
         if self._until_clear_s <= 0:
             self._until_clear_s = CLEAR_EVERY_S
             self._metrics.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import secrets
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Literal
 
@@ -13,6 +14,9 @@ from fastapi import APIRouter, Depends, FastAPI
 from ulak import settings, wiring
 from ulak.auth.identity import Identity
 from ulak.auth.principal import add_scopes
+from ulak.control.operations import Operations
+from ulak.control.status import read_gauges
+from ulak.control.subsystems import registered
 from ulak.engine.bulk import Bulk
 from ulak.engine.engine import Engine
 from ulak.idempotency import Guard as IdempotencyGuard
@@ -22,7 +26,7 @@ from ulak.web.callers import Guard, caller, not_allowed, serve
 from ulak.web.guard import GuardChain, RequestGuard
 from ulak.web.metrics import Metrics
 from ulak.web.middleware import BodyLimit, Correlation, ObserveRequests
-from ulak.web.routes import bulk, flow_control, flows, health, jobs, ops
+from ulak.web.routes import adaptive, bulk, flow_control, flows, health, jobs, ops
 from ulak.web.routes import identity as identity_routes
 from ulak.web.streams import routes as streams
 from ulak.web.streams.hub import Hub
@@ -89,6 +93,9 @@ def app(
     state = wiring.guard_state_of(engine)
     if state is not None:
         read_too.append(state.read_metrics)
+    loop = registered(engine).loop
+    if loop is not None:
+        read_too.append(partial(read_gauges, loop))
     made.state.metrics = shown = Metrics(engine, read_too, counted)
     if state is not None:
         shown.add(state.tallies.tallies)
@@ -100,7 +107,12 @@ def app(
     if platform_routes:
         who = identity if isinstance(identity, Identity) else None
         platform = settings.Settings() if platform is None else platform
-        served += [*_routers_of(engine, who, guard, hub, platform), ops.ops_router(state)]
+        acts = None if loop is None else Operations(loop)
+        served += [
+            *_routers_of(engine, who, guard, hub, platform),
+            ops.ops_router(state, adaptive=lambda: None if acts is None else acts.summarize()),
+            adaptive.adaptive_router(acts),
+        ]
     paths = {line.path for line in own.values()}
     for router in served:
         if platform_routes is not True:

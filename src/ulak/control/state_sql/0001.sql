@@ -58,6 +58,8 @@ CREATE TABLE {schema}.control_events (
     data         TEXT NOT NULL
 ){strict};
 
+CREATE INDEX control_events_subsystem ON {schema}.control_events (subsystem_id, at_ms);
+
 CREATE TABLE {schema}.control_audit (
     id      {serial},
     kind    TEXT{bytewise} NOT NULL,

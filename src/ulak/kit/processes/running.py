@@ -7,11 +7,13 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ulak import wiring
 from ulak.clock import Duration
 from ulak.control.instruments import Instruments
+from ulak.control.loop import find_pace
 from ulak.control.process_metrics import Publisher, is_published, make_process_id
 from ulak.control.tallies import Family
 from ulak.core.job import queue_of
@@ -181,7 +183,9 @@ def publish_metrics(
     if not is_published(engine):
         yield
         return
-    made = Publisher(engine, read, process=process, supervisor=supervisor)
+    made = Publisher(
+        engine, read, process=process, supervisor=supervisor, pace=partial(find_pace, engine)
+    )
     made.start()
     try:
         yield

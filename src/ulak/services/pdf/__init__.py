@@ -96,11 +96,13 @@ def _attach(engine: Engine, settings: Settings) -> PdfRenderConfig:
     """Refuse to start with settings that would fail the first job; then bring the flow, its
     queue apart, its worker, the clean-up and the callbacks."""
     _check_extra()
+    from ulak import control
     from ulak.services.pdf import callbacks, cleanup, totals
     from ulak.services.pdf.configuration import artifacts_of
-    from ulak.services.pdf.flow import QUEUE, make_flow
+    from ulak.services.pdf.flow import FLOW, QUEUE, make_flow
     from ulak.services.pdf.output import sealing_of
     from ulak.services.pdf.settings import load
+    from ulak.services.pdf.submission import Submitting
     from ulak.services.pdf.worker import PdfRenderWorker, open_worker
 
     config = load(platform=settings)
@@ -112,6 +114,10 @@ def _attach(engine: Engine, settings: Settings) -> PdfRenderConfig:
     )(partial(open_worker, engine, config, partial(sealing_of, engine, settings)))
     cleanup.attach(engine, config)
     totals.attach(engine)
+    control.subsystem(
+        engine, "pdf", depth=control.queue_depth(engine, FLOW), admission=Submitting(engine),
+        telemetry=totals.Totals(engine).read_telemetry, creates={"POST": "/pdf/jobs"},
+    )  # fmt: skip
     return config
 
 

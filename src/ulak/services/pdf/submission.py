@@ -83,21 +83,23 @@ class Submitting:
         self._is_moved = False
 
     def set_backpressure(
-        self, active: bool, retry_after_seconds: int = 1, *, correlation_id: str = ""
-    ) -> None:
-        """Refuse or accept new jobs in every process, also after a restart. Raises BadInput:
-        `retry_after_seconds` is less than 1."""
+        self, active: bool, retry_after_seconds: int = 1, *, correlation_id: str = "",
+        connection: Any = None,
+    ) -> None:  # fmt: skip
+        """Refuse or accept new jobs in every process, also after a restart; in an open transaction
+        if there is one. Raises BadInput: `retry_after_seconds` is less than 1."""
         if retry_after_seconds < 1:
             raise BadInput("retry_after_seconds is 1 or more: callers are told to come back later")
         self._move()
         control = self.engine.flow_control
         if active:
             control.stop_accepting(
-                FLOW, retry_after=retry_after_seconds, actor=LOAD_CONTROL, note=correlation_id
-            )
+                FLOW, retry_after=retry_after_seconds, actor=LOAD_CONTROL, note=correlation_id,
+                connection=connection,
+            )  # fmt: skip
             return
         with suppress(UnknownName):  # nothing was refused
-            control.accept(FLOW, actor=LOAD_CONTROL, note=correlation_id)
+            control.accept(FLOW, actor=LOAD_CONTROL, note=correlation_id, connection=connection)
 
     def backpressure(self, tenant: str = EVERY_TENANT) -> Backpressure:
         """Return what holds now for a tenant, by default for all of them."""

@@ -19,6 +19,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from ulak import Engine, Job, JobFilter
+from ulak.control import Family, Telemetry
 from ulak.core import event as kinds
 from ulak.engine.view import JobEvent, TrailEvent
 from ulak.errors import JobNotFound
@@ -54,7 +55,8 @@ SUM: Final = "sum"
 
 STATUSES: Final = tuple(map(str, PdfJobStatus))
 # From a page that was warm (80 ms on the machine of docs/figures.md) to the largest time limit.
-SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+# 1 and 2 are the thresholds of adaptive control.
+SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 # Accept to finish: three attempts and what a backlog adds.
 LONG_SECONDS: Final = (*SECONDS, 900.0, 3600.0)
 SIZES: Final = (1e3, 5e3, 1e4, 5e4, 1e5, 5e5, 1e6, 5e6)
@@ -144,6 +146,19 @@ class Totals:
             {name: Told(text, to_datetime(at)) for name, text, at in told},
             now(self._engine),
         )
+
+    def read_telemetry(self) -> Telemetry:
+        """Return what adaptive control wants to know. Raises StoreError: the store does not
+        answer."""
+        found = self.read().totals
+        # A failed attempt that is tried again is counted as a retry too.
+        failed = found.get((JOBS, PdfJobStatus.FAILED), 0) - found.get((RETRIES, ALONE), 0)
+        finished = failed + found.get((JOBS, PdfJobStatus.SUCCEEDED), 0)
+        bounds = BOUNDS[RENDER]
+        counts = tuple(found.get((RENDER, bound), 0.0) for bound in (*map(str, bounds), ABOVE))
+        numbers = (*counts, found.get((RENDER, SUM), 0.0))
+        histogram = Family("pdf_render_duration_seconds", "histogram", (), {(): numbers}, bounds)
+        return Telemetry(max(0, int(finished)), max(0, int(failed)), histogram)
 
     def count(self, jobs: Iterable[Job], connection: Any) -> None:
         """Count what has happened to jobs since that was done last, in an open transaction.
