@@ -1,7 +1,12 @@
 """Adaptive control: what processes count, what is decided of it, and who is refused meanwhile."""
 
 from ulak.control.allowlist import AllowlistEntry, AllowlistManager
-from ulak.control.budget import BudgetStatus, ErrorBudgetCalculator, ErrorBudgetConfig
+from ulak.control.budget import (
+    BudgetReading,
+    BudgetStatus,
+    ErrorBudgetCalculator,
+    ErrorBudgetConfig,
+)
 from ulak.control.collector import MetricsCollector, SourceHealth
 from ulak.control.config import AdaptiveControlConfig
 from ulak.control.controller import (
@@ -16,8 +21,10 @@ from ulak.control.decision import DecisionEngine
 from ulak.control.guard import GuardConfig
 from ulak.control.hysteresis import HysteresisFilter, HysteresisState
 from ulak.control.loop import attach
+from ulak.control.quantile import Quantile, histogram_quantile
+from ulak.control.rate import increase, rate
 from ulak.control.request_metrics import MetricsMiddleware
-from ulak.control.samples import MetricSample, SloEvalResult, SloEvaluator, SloTarget
+from ulak.control.samples import MetricSample, SloEvalResult, SloEvaluator, SloKind, SloTarget
 from ulak.control.signals import (
     ControlDecisionEvent,
     ControlSignal,
@@ -39,6 +46,7 @@ __all__ = [
     "AdaptiveControllerState",
     "AllowlistEntry",
     "AllowlistManager",
+    "BudgetReading",
     "BudgetStatus",
     "ControlDecisionEvent",
     "ControlSignal",
@@ -60,9 +68,11 @@ __all__ = [
     "MetricsMiddleware",
     "PdfJobStore",
     "PriorityLevel",
+    "Quantile",
     "SignalType",
     "SloEvalResult",
     "SloEvaluator",
+    "SloKind",
     "SloTarget",
     "SourceHealth",
     "SufficiencyConfig",
@@ -71,7 +81,10 @@ __all__ = [
     "TelemetrySufficiencyChecker",
     "attach",
     "control_loop_tick",
+    "histogram_quantile",
+    "increase",
     "install",
     "queue_depth",
+    "rate",
     "subsystem",
 ]

@@ -9,13 +9,14 @@ from operator import attrgetter
 
 from ulak.control.event_counts import RunningSums, WindowCounts
 from ulak.control.samples import MetricSample
+from ulak.control.signals import GUARD, PDF
 
 BUDGET_METRICS = {
-    "5xx_rate": "guard",
-    "block_rate": "guard",
-    "snapshot_failure_rate": "guard",
-    "failed_jobs_rate": "pdf",
-    "queue_unavailable_rate": "pdf",
+    "5xx_rate": GUARD,
+    "block_rate": GUARD,
+    "snapshot_failure_rate": GUARD,
+    "failed_jobs_rate": PDF,
+    "queue_unavailable_rate": PDF,
 }
 """The budget metrics, each with its subsystem."""
 
@@ -196,7 +197,7 @@ class ErrorBudgetCalculator:
         muted = {name for name, (_, seen) in windows.items() if seen < self._min_alert_events}
         burn = burns[LADDER_WINDOW]
         return BudgetReading(
-            subsystem_id=BUDGET_METRICS.get(config.metric, "guard"),
+            subsystem_id=BUDGET_METRICS.get(config.metric, GUARD),
             metric=config.metric,
             budget_total=allowed,
             budget_consumed=float(bad),

@@ -32,10 +32,14 @@ class MetricsCollector:
     Samples and event counts are kept as they came for six hours, and then in buckets of five
     minutes for 30 days: a folded sample has the sums of its bucket, its highest latency and its
     latest time. Times are those of the store, handed in; a clock set back loses nothing.
+
+    Args:
+        keep_ms: How long, where a budget has a window of more than 30 days.
     """
 
-    def __init__(self, control_loop_interval_ms: int) -> None:
+    def __init__(self, control_loop_interval_ms: int, *, keep_ms: int = KEEP_MS) -> None:
         self._interval_ms = control_loop_interval_ms
+        self._keep_ms = keep_ms
         self._samples: dict[str, list[MetricSample]] = {}
         self._folded: dict[str, list[MetricSample]] = {}
         self._last_ms: dict[str, int] = {}
@@ -116,7 +120,7 @@ class MetricsCollector:
             else:
                 folded.insert(place, sample)
         del samples[:old]
-        del folded[: bisect_left(folded, at_ms - KEEP_MS, key=_time_of)]
+        del folded[: bisect_left(folded, at_ms - self._keep_ms, key=_time_of)]
 
     # --- histograms, gauges and event counts -------------------------------------------
 
@@ -175,7 +179,7 @@ class MetricsCollector:
     def _counts_of(self, metric: str) -> EventCounts:
         found = self._counts.get(metric)
         if found is None:
-            found = self._counts[metric] = EventCounts()
+            found = self._counts[metric] = EventCounts(self._keep_ms)
         return found
 
 

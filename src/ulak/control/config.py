@@ -9,9 +9,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
 from ulak.control.allowlist import AllowlistEntry
-from ulak.control.queries import GUARD_QUERY, PDF_QUERY
 from ulak.control.tallies import LATENCY_SECONDS
 from ulak.errors import BadInput
+
+GUARD_QUERY: Final = "histogram_quantile(0.95, rate(http_request_duration_seconds_bucket[5m]))"
+PDF_QUERY: Final = "histogram_quantile(0.95, rate(pdf_render_duration_seconds_bucket[5m]))"
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class AdaptiveControlConfig:
     min_sample_ratio: float = 0.8
     min_bucket_coverage_pct: float = 0.80
     targets: list[AllowlistEntry] = field(default_factory=list)
-    guard_slo_query: str = GUARD_QUERY.text
-    pdf_slo_query: str = PDF_QUERY.text
+    guard_slo_query: str = GUARD_QUERY
+    pdf_slo_query: str = PDF_QUERY
     enabled: bool = True
 
     def validate(self) -> list[str]:

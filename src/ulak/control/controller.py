@@ -20,7 +20,7 @@ from ulak.control.config import AdaptiveControlConfig
 from ulak.control.decision import DecisionEngine, Mode, Reading, Situation, first_mode
 from ulak.control.hysteresis import HysteresisFilter
 from ulak.control.loop_metrics import LoopMetrics
-from ulak.control.queries import find_drift
+from ulak.control.queries import GUARD_SIGNAL, find_drift
 from ulak.control.rate import quantile_over
 from ulak.control.samples import SloEvalResult, SloEvaluator
 from ulak.control.signals import (
@@ -59,7 +59,7 @@ class AdaptiveControllerState(str, Enum):  # noqa: UP042 - the interface says `s
 
 
 COMPLETIONS: Final = "completions_per_second"
-WINDOW_MS: Final = 300_000
+WINDOW_MS: Final = GUARD_SIGNAL.window_ms
 ERROR, ALL_STALE = "internal_error", "all_sources_stale"
 
 
@@ -373,7 +373,7 @@ class AdaptiveController:
                 [health[subsystem_id]], now_ms=now_ms, window_ms=WINDOW_MS,
                 interval_ms=interval_ms, histogram=histogram,
             )  # fmt: skip
-            p95 = quantile_over(0.95, histogram, now_ms, WINDOW_MS)
+            p95 = quantile_over(GUARD_SIGNAL.quantile, histogram, now_ms, WINDOW_MS)
             report.sufficiency[subsystem_id] = found
             report.readings[subsystem_id] = Reading(
                 p95.value, self._read_gauge(subsystem_id, DEPTH), not found.is_sufficient,

@@ -3,53 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+
+from ulak.control.config import GUARD_QUERY, PDF_QUERY, AdaptiveControlConfig
+from ulak.control.samples import MINUTE_MS
+from ulak.control.signals import GUARD, PDF
 
 CONFIG_DRIFT = "config_drift_detected"
 """The alert when a configured query is not the canonical one."""
 
 
 @dataclass(frozen=True, slots=True)
-class CanonicalQuery:
-    """What a subsystem is judged by, and the text that says so."""
+class CanonicalSignal:
+    """What a subsystem is judged by, and the query that says so in PromQL."""
 
     subsystem_id: str
-    text: str
+    query: str
     histogram: str
     quantile: float
     window_ms: int
 
 
-GUARD_QUERY = CanonicalQuery(
-    "guard",
-    "histogram_quantile(0.95, rate(http_request_duration_seconds_bucket[5m]))",
-    "http_request_duration_seconds",
-    0.95,
-    300_000,
+GUARD_SIGNAL = CanonicalSignal(
+    GUARD, GUARD_QUERY, "http_request_duration_seconds", 0.95, 5 * MINUTE_MS
 )
-PDF_QUERY = CanonicalQuery(
-    "pdf",
-    "histogram_quantile(0.95, rate(pdf_render_duration_seconds_bucket[5m]))",
-    "pdf_render_duration_seconds",
-    0.95,
-    300_000,
-)
+PDF_SIGNAL = CanonicalSignal(PDF, PDF_QUERY, "pdf_render_duration_seconds", 0.95, 5 * MINUTE_MS)
 
 
-class ConfiguredQueries(Protocol):
-    """As much of the configuration as says what is measured."""
-
-    @property
-    def guard_slo_query(self) -> str: ...
-
-    @property
-    def pdf_slo_query(self) -> str: ...
-
-
-def find_drift(config: ConfiguredQueries) -> list[str]:
+def find_drift(config: AdaptiveControlConfig) -> list[str]:
     """Return the fields whose query is not the canonical text, to the letter."""
-    configured = {
-        "guard_slo_query": (config.guard_slo_query, GUARD_QUERY),
-        "pdf_slo_query": (config.pdf_slo_query, PDF_QUERY),
-    }
-    return [name for name, (text, query) in configured.items() if text != query.text]
+    canonical = {"guard_slo_query": GUARD_SIGNAL.query, "pdf_slo_query": PDF_SIGNAL.query}
+    return [name for name, query in canonical.items() if getattr(config, name) != query]

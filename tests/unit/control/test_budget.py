@@ -92,7 +92,10 @@ def test_what_is_allowed_and_what_remains(
 def test_allowed_errors_are_those_of_the_formula(t: float, w: float, r: float) -> None:
     """Feature: slo-adaptive-control, Property 11: allowed errors for all valid t, w, r"""
     assert allowed_errors(t, w, r) == (1 - t) * w * r
-    assert 0 <= budget_remaining(1.0, allowed_errors(t, w, r)) <= 1
+    allowed = allowed_errors(t, w, r)
+    for actual in (0.0, allowed / 4, allowed, 2 * allowed):
+        expected = max(0.0, 1 - actual / allowed) if allowed else 1.0
+        assert budget_remaining(actual, allowed) == expected
 
 
 @pytest.mark.shows("A-26", "A-27")

@@ -248,6 +248,17 @@ def test_buckets_of_an_earlier_process_count_as_if_they_had_been_seen() -> None:
         )  # fmt: skip
 
 
+@pytest.mark.shows("A-16")
+@pytest.mark.parametrize("days", [30, 60])
+def test_a_longer_window_is_kept_as_long_as_it_asks_for(days: int) -> None:
+    collector = MetricsCollector(12 * HOUR_MS, keep_ms=days * DAY_MS)
+    for at_ms in range(BEGIN, BEGIN + 90 * DAY_MS + 1, DAY_MS // 2):
+        collector.count("5xx_rate", at_ms, 1, 1)
+        collector.ingest("requests", sample(at_ms))
+    assert collector.event_counts["5xx_rate"].between(0, BEGIN + 90 * DAY_MS) == (2 * days + 1,) * 2
+    assert len(collector.collect_all()) == 2 * days + 1
+
+
 def test_a_negative_count_is_refused() -> None:
     for bad, total in ((-1, 5), (0, -1)):
         with pytest.raises(ValueError, match="never negative"):

@@ -30,10 +30,9 @@ from ulak.control import (
     PriorityLevel,
     SignalType,
 )
-from ulak.control.config import NUMBERS
+from ulak.control.config import GUARD_QUERY, NUMBERS
 from ulak.control.controller import MemoryJournal
 from ulak.control.decision import Mode, Reading, Situation
-from ulak.control.queries import GUARD_QUERY
 from ulak.control.signals import (
     BACKPRESSURE,
     DEPTH,
@@ -213,7 +212,7 @@ def test_no_change_within_the_dwell_and_no_signal_twice_within_the_cooldown(
 
 
 @EXAMPLES
-@given(st.text(max_size=60).filter(lambda text: text != GUARD_QUERY.text), seconds)
+@given(st.text(max_size=60).filter(lambda text: text != GUARD_QUERY), seconds)
 @pytest.mark.shows("A-P10", "A-20")
 def test_another_query_is_drift_and_nothing_is_decided(query: str, p95: float) -> None:
     """Feature: slo-adaptive-control, Property 10: canonical query."""

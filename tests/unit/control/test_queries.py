@@ -1,30 +1,29 @@
 """What is measured is fixed, to the letter."""
 
-from types import SimpleNamespace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ulak.control.queries import CONFIG_DRIFT, GUARD_QUERY, PDF_QUERY, find_drift
+from ulak.control.config import AdaptiveControlConfig
+from ulak.control.queries import CONFIG_DRIFT, GUARD_SIGNAL, PDF_SIGNAL, find_drift
 
 GUARD = "histogram_quantile(0.95, rate(http_request_duration_seconds_bucket[5m]))"
 PDF = "histogram_quantile(0.95, rate(pdf_render_duration_seconds_bucket[5m]))"
 
 
 def drift(guard: str = GUARD, pdf: str = PDF) -> list[str]:
-    return find_drift(SimpleNamespace(guard_slo_query=guard, pdf_slo_query=pdf))
+    return find_drift(AdaptiveControlConfig(guard_slo_query=guard, pdf_slo_query=pdf))
 
 
 @pytest.mark.shows("A-19")
 def test_histogram_method_and_window_are_explicit() -> None:
-    for query, text in ((GUARD_QUERY, GUARD), (PDF_QUERY, PDF)):
-        assert query.text == text
-        minutes = query.window_ms // 60_000
+    for signal, text in ((GUARD_SIGNAL, GUARD), (PDF_SIGNAL, PDF)):
+        assert signal.query == text
+        minutes = signal.window_ms // 60_000
         assert text == (
-            f"histogram_quantile({query.quantile}, rate({query.histogram}_bucket[{minutes}m]))"
+            f"histogram_quantile({signal.quantile}, rate({signal.histogram}_bucket[{minutes}m]))"
         )
-    assert (GUARD_QUERY.subsystem_id, PDF_QUERY.subsystem_id) == ("guard", "pdf")
+    assert (GUARD_SIGNAL.subsystem_id, PDF_SIGNAL.subsystem_id) == ("guard", "pdf")
 
 
 @pytest.mark.shows("A-20")
