@@ -2,7 +2,7 @@
 
 import json
 import logging
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,7 +47,7 @@ def test_a_snapshot_has_everything_and_cannot_be_altered():
     assert (made.config_hash, made.denial) == (ON.hash, Denial.RATE_LIMITED)
     assert (made.is_degraded, made.tenant_mode, made.risk_class) == (True, "enforce", "high")
     assert made.effective_mode == "enforce"
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         made.effective_mode = "off"
 
 
@@ -108,7 +108,7 @@ def test_the_verdict_follows_from_the_snapshot_alone():
 def test_reason_codes_come_in_a_fixed_order():
     both = snapshot(replace(ON, dependency_map={}, config_updated_at="never"))
     assert both.reason_codes == ["CONFIG_UPDATED_AT_UNKNOWN", "DEPENDENCY_UNMAPPED"]
-    turned = replace(both, signals=both.signals[::-1])
+    turned = both._replace(signals=both.signals[::-1])
     assert turned.reason_codes == both.reason_codes
 
 
