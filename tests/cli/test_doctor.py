@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from ulak.control.guard import VARIABLES
+
 NEXT = """
 import ulak
 engine = ulak.connect("sqlite:///shop.db")
@@ -144,3 +146,13 @@ def test_doctor_says_whether_secrets_are_set_and_never_what_they_are(shop, monke
     said = shop.ulak("doctor")
     assert "set  (ULAK_SECRET)" in said.out
     assert secret not in found.out + found.err + said.out + said.err
+
+
+@pytest.mark.shows("A-56")
+def test_doctor_shows_the_settings_of_the_guard(shop, monkeypatch):
+    monkeypatch.setenv("OPS_GUARD_RATE_LIMIT_OTHER_PER_MINUTE", "60")
+    found = shop.ulak("doctor", "--json").document["settings"]
+    assert found.keys() >= set(VARIABLES)
+    limit = "OPS_GUARD_RATE_LIMIT_OTHER_PER_MINUTE"
+    assert found[limit] == {"value": 60, "source": limit}
+    assert found["OPS_GUARD_DECISION_LAYER_ENABLED"] == {"value": False, "source": "default"}

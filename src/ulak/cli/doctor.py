@@ -13,6 +13,7 @@ import typer
 import ulak
 from ulak import settings, wiring
 from ulak.clock import rfc3339, to_datetime
+from ulak.control.guard import describe_guard
 from ulak.core.flow import Flow
 from ulak.core.job import lane_before
 from ulak.core.lifecycle import CLAIMABLE, FINAL, UNDOING
@@ -116,6 +117,7 @@ def _facts(
             for name, (value, source) in {
                 **{name: (found.shown(name), found.source(name)) for name in settings.names()},
                 **_of_idempotency(),
+                **_of_guard(),
                 **{k: v for condition in conditions for k, v in condition.settings.items()},
             }.items()
         },
@@ -154,6 +156,13 @@ def _of_idempotency() -> dict[str, tuple[Any, str]]:
     kept, usual = asdict(wiring.idempotency_settings()), asdict(IdempotencySettings())
     sources = {name: "default" if kept[name] == usual[name] else variable(name) for name in names()}
     return {variable(name): (kept[name], source) for name, source in sources.items()}
+
+
+def _of_guard() -> dict[str, tuple[Any, str]]:
+    """Return the settings of the request guard, by their variables."""
+    shown = describe_guard(wiring.guard_settings())
+    said = settings.read_variables(dict.fromkeys(shown, str))
+    return {name: (value, name if name in said else "default") for name, value in shown.items()}
 
 
 def _notes(about: Mapping[str, Any]) -> list[str]:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ulak.control.breaker import BreakerTerms
 from ulak.control.signals import ENFORCE, EVERY, OFF, SHADOW
@@ -135,8 +136,7 @@ class GuardModes:
 NOTHING_SET: Final = GuardModes()
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveMode:
+class EffectiveMode(NamedTuple):
     """The mode of a tenant and a risk class, and why it is not the configured one."""
 
     configured: str
@@ -169,8 +169,7 @@ def find_mode(
     return EffectiveMode(configured, controlled, controlled, why)
 
 
-@dataclass(frozen=True, slots=True)
-class GuardSignal:
+class GuardSignal(NamedTuple):
     """One thing that was looked at."""
 
     name: str
@@ -178,8 +177,7 @@ class GuardSignal:
     reason: ReasonCode | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GuardSnapshot:
+class GuardSnapshot(NamedTuple):
     """Everything that one request is judged by, as it stood when the request came."""
 
     now_ms: int
@@ -231,24 +229,33 @@ def make_snapshot(
         _look_at_config(updated_ms, now_ms, most_config_age_ms + clock_skew_ms),
         _look_at_dependencies(config, endpoint),
     )
-    statuses = {signal.status for signal in signals}
-    is_stale, is_insufficient = (
-        SignalStatus.STALE in statuses,
-        SignalStatus.INSUFFICIENT in statuses,
-    )
+    statuses = [signal.status for signal in signals]
+    is_stale = SignalStatus.STALE in statuses
+    is_insufficient = SignalStatus.INSUFFICIENT in statuses
     config_hash = config_hash or config.hash
-    context = {
-        "tenant_id": tenant_id, "endpoint": endpoint, "method": method,
-        "config_updated_ms": updated_ms, "most_config_age_ms": most_config_age_ms,
-        "clock_skew_ms": clock_skew_ms, "config_hash": config_hash, "denial": denial,
-        "signals": [[s.name, s.status, s.reason] for s in signals], "is_degraded": is_degraded,
-        "tenant_mode": mode.configured, "risk_class": risk, "effective_mode": mode.effective,
-    }  # fmt: skip
+    context_hash = _hash_context(
+        tenant_id, endpoint, method, updated_ms, most_config_age_ms, clock_skew_ms, config_hash,
+        denial, signals, is_degraded, mode.configured, risk, mode.effective,
+    )  # fmt: skip
     return GuardSnapshot(
         now_ms, tenant_id, endpoint, method, most_config_age_ms, clock_skew_ms, config_hash,
-        _digest(context), denial, signals, is_stale, is_insufficient, is_degraded,
+        context_hash, denial, signals, is_stale, is_insufficient, is_degraded,
         mode.configured, risk, mode.effective,
     )  # fmt: skip
+
+
+_CONTEXT: Final = (
+    "tenant_id", "endpoint", "method", "config_updated_ms", "most_config_age_ms", "clock_skew_ms",
+    "config_hash", "denial", "signals", "is_degraded", "tenant_mode", "risk_class",
+    "effective_mode",
+)  # fmt: skip
+
+
+# The time of a request is no part of it, so that most requests have a context of before: a
+# digest costs as much as the rest of the chain.
+@lru_cache(maxsize=4096)
+def _hash_context(*inputs: Any) -> str:
+    return _digest(dict(zip(_CONTEXT, inputs, strict=True)))
 
 
 def judge(snapshot: GuardSnapshot | None) -> Verdict:
@@ -264,6 +271,7 @@ def judge(snapshot: GuardSnapshot | None) -> Verdict:
     return Verdict.ALLOW
 
 
+@lru_cache(maxsize=64)
 def read_updated_at(text: str, started_ms: int) -> int | None:
     """Return when the configuration was updated, in milliseconds; None: the text says no time."""
     if not text:
@@ -276,21 +284,24 @@ def read_updated_at(text: str, started_ms: int) -> int | None:
     return int(aware.timestamp() * 1000)
 
 
+_FRESHNESS, _MAPPING = "config_freshness", "dependency_mapping"
+_FRESH: Final = GuardSignal(_FRESHNESS, SignalStatus.OK)
+_OLD: Final = GuardSignal(_FRESHNESS, SignalStatus.STALE, ReasonCode.CONFIG_TOO_OLD)
+_UNDATED: Final = GuardSignal(
+    _FRESHNESS, SignalStatus.INSUFFICIENT, ReasonCode.CONFIG_UPDATED_AT_UNKNOWN
+)
+_MAPPED: Final = GuardSignal(_MAPPING, SignalStatus.OK)
+_UNMAPPED: Final = GuardSignal(_MAPPING, SignalStatus.INSUFFICIENT, ReasonCode.DEPENDENCY_UNMAPPED)
+
+
 def _look_at_config(updated_ms: int | None, now_ms: int, most_age_ms: int) -> GuardSignal:
-    name = "config_freshness"
     if updated_ms is None:
-        code = ReasonCode.CONFIG_UPDATED_AT_UNKNOWN
-        return GuardSignal(name, SignalStatus.INSUFFICIENT, code)
-    if now_ms - updated_ms > most_age_ms:
-        return GuardSignal(name, SignalStatus.STALE, ReasonCode.CONFIG_TOO_OLD)
-    return GuardSignal(name, SignalStatus.OK)
+        return _UNDATED
+    return _OLD if now_ms - updated_ms > most_age_ms else _FRESH
 
 
 def _look_at_dependencies(config: GuardConfig, endpoint: str) -> GuardSignal:
-    name = "dependency_mapping"
-    if config.find_dependencies(endpoint):
-        return GuardSignal(name, SignalStatus.OK)
-    return GuardSignal(name, SignalStatus.INSUFFICIENT, ReasonCode.DEPENDENCY_UNMAPPED)
+    return _MAPPED if config.find_dependencies(endpoint) else _UNMAPPED
 
 
 def _digest(document: Any) -> str:

@@ -124,7 +124,9 @@ class GuardState:
         self.engine = engine
         self.config = config
         self.config_hash = config.hash
-        self.started_ms = int(time.time() * 1000)
+        self.clock_ms: Callable[[], int] = lambda: int(time.time() * 1000)
+        """The time by which requests are judged: a request does not ask the store for it."""
+        self.started_ms = self.clock_ms()
         self.tables = Tables(engine, SCHEMA)
         self.switches = KillSwitchManager(self.tables, defaults=config.kill_switches)
         pinnable = Pinnable(GUARD_MODES.modes, starts=config.decision_layer_default_mode)
@@ -187,7 +189,7 @@ class GuardState:
 
     def show_breakers(self) -> list[dict[str, Any]]:
         """Return every breaker that has been used here, by the name of its dependency."""
-        now_ms = int(time.time() * 1000)
+        now_ms = self.clock_ms()
         return [
             {"dependency": name, "state": str(breaker.state(now_ms))}
             for name, breaker in sorted(self.breakers.items())

@@ -146,7 +146,7 @@ class GuardChain:
                     await asyncio.shield(asyncio.wrap_future(waiting))
             except TimeoutError:
                 state.refresher.give_up()
-        now_ms = int(time.time() * 1000)
+        now_ms = state.clock_ms()
         tenant = self._find_tenant(request, principal)
         self._ask_switches(request.method, template, tenant)
         self._ask_limiter(request, template, principal, now_ms)
@@ -307,7 +307,7 @@ class Visit:
         if status in (0, NOT_COUNTED):
             self.release()
             return
-        now_ms = int(time.time() * 1000)
+        now_ms = self._chain.state.clock_ms()
         for breaker, given in self.passes:
             breaker.record(given, now_ms, failed=status in FAILURES)
         self.passes.clear()

@@ -39,6 +39,7 @@ TAGS: Final = {
     "events": "Watch jobs while they move.",
     "dead letters": "Jobs and messages that gave up.",
     "flows": "What is declared.",
+    "operations": "What people turn off, pin and look at while everything runs.",
     "queues": "Queues, pauses and workers.",
     "limits": "Limits, rates and weights.",
     "schedules": "What the clock submits.",

@@ -25,7 +25,7 @@ from ulak.services.cutting.jobs import Cutting, make_panel
 from ulak.services.cutting.order import LARGEST_ORDER, Customer, Order, parse_order
 from ulak.services.cutting.page import STATES, make_page
 from ulak.services.cutting.rules import Paths, Rules
-from ulak.web import PUBLIC, Caller, Routes, RouteTable, SlashRoute, actor_of, answer
+from ulak.web import PUBLIC, Caller, RateLimit, Routes, RouteTable, SlashRoute, actor_of, answer
 
 PREFIX: Final = "/cutting"
 USUAL_LIMIT: Final = 100
@@ -91,10 +91,16 @@ def make_routes(engine: Engine, cutting: Cutting, *, prefix: str = PREFIX) -> Ro
         at = rfc3339(now(engine), "milliseconds")
         return answer({"status": "ok", "service": "orchestrator", "timestamp": at})
 
+    limits = [
+        RateLimit("reads", partial(cutting.config.rate_limit, "readsPerMinute"), methods={"GET"}),
+        RateLimit("writes", partial(cutting.config.rate_limit, "writesPerMinute")),
+    ]
     if not prefix:
-        return Routes([route.router], route.access, envelope=envelope)
+        return Routes([route.router], route.access, envelope=envelope, rate_limits=limits)
     page = make_page(cutting, prefix)
-    return Routes([route.router, page.router], route.access + page.access, envelope=envelope)
+    access = route.access + page.access
+    routers = [route.router, page.router]
+    return Routes(routers, access, envelope=envelope, rate_limits=limits)
 
 
 # What asks the store is not async: the store is synchronous, so FastAPI runs it in threads.

@@ -116,7 +116,7 @@ class Rules(_Section):
     stable_seconds: _Number = 2
     poll_seconds: Annotated[_Number, Field(ge=0.01, le=60)] = 1
     rate_limits: dict[str, _Whole] = Field({"readsPerMinute": 600, "writesPerMinute": 120})
-    """Of one principal. Nothing counts by these yet."""
+    """Of one principal; 0 is no limit."""
     prices: Prices = Prices()
 
     @property
@@ -208,6 +208,10 @@ class Config:
         if "opti_mode_default" in rules.model_fields_set or not os.path.isfile(paths.exe_path):
             return rules
         return rules.model_copy(update={"opti_mode_default": "C"})
+
+    def rate_limit(self, key: str) -> int:
+        """Return a limit of the rules, as they stand in the file; 0: there is none."""
+        return self._rules.read().rate_limits.get(key, 0)
 
     def paths(self) -> Paths:
         """Return the paths in force, absolute."""

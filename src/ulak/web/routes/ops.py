@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Query
 from pydantic import AfterValidator, BaseModel, Field
@@ -19,11 +19,10 @@ Reason = Annotated[
     Field(min_length=1, max_length=LONGEST_NOTE, description="Why, for the audit."),
     AfterValidator(storable),
 ]
-ReasonQuery = Annotated[
+WhyOrNothing = Annotated[
     str,
     Field(max_length=LONGEST_NOTE, description="Why, for the audit."),
     AfterValidator(storable),
-    Query(),
 ]
 Subsystem = Annotated[str, Path(max_length=LONGEST_NAME), AfterValidator(storable)]
 
@@ -64,11 +63,14 @@ class OverrideAsked(Body):
 
 
 class ReleaseAsked(Body):
-    """Why an override ends."""
+    """Why an override ends; it may be said in the query instead."""
 
-    reason: Reason
+    reason: WhyOrNothing = ""
 
     model_config = example(reason="the release is done")
+
+
+NOTHING_SAID: Final = ReleaseAsked()
 
 
 class OverrideShown(BaseModel):
@@ -196,11 +198,11 @@ def ops_router(
 
     @routes.delete("/admin/ops/adaptive/overrides/{subsystem}", response_model=OverrideAnswer)
     def release_override(
-        subsystem: Subsystem, principal: Caller, body: ReleaseAsked | None = None,
-        reason: ReasonQuery = "",
+        subsystem: Subsystem, principal: Caller, body: ReleaseAsked = NOTHING_SAID,
+        reason: Annotated[WhyOrNothing, Query()] = "",
     ) -> Any:  # fmt: skip
         """End an override, at once. The reason is in the body or in the query."""
-        why = reason if body is None else body.reason
+        why = body.reason or reason
         if not why:
             raise BadInput("reason: say why, in the body or as ?reason=")
         state = fresh()
