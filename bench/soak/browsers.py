@@ -21,7 +21,7 @@ from random import Random
 from bench.measure import DATA, ROOT, commit, keep
 from ulak.engine.engine import Engine
 from ulak.services.pdf.configuration import artifacts_of, templates_of
-from ulak.services.pdf.flow import make_flow, payload_of
+from ulak.services.pdf.flow import FLOW, make_flow, payload_of
 from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
 from ulak.services.pdf.settings import load
@@ -247,12 +247,12 @@ def soak(plan: Plan, folder: Path) -> Verdict:
 
 
 def _rage(yard: Yard, storm: Storm, jobs: list[PdfJob], plan: Plan, deadline: float) -> None:
-    """Strike until all jobs have ended; each disk is filled once on the way."""
+    """Strike until all PDFs are rendered; each disk is filled once on the way."""
     dice = Random(f"{plan.seed}/pauses")
     disks = list(DISKS)
     while time.monotonic() < deadline:
         counts = yard.engine.inspect.counts()
-        left = sum(row.jobs for row in counts if row.state not in _ENDED)
+        left = sum(row.jobs for row in counts if row.flow == FLOW and row.state not in _ENDED)
         if not left:
             return
         # One after a third of the jobs, the other after two thirds.

@@ -22,4 +22,4 @@ def test_every_job_succeeds_while_renderers_browsers_and_drivers_are_lost_and_di
     assert verdict.counts["succeeded"] == plan.jobs
     assert sum(verdict.counts[f"fills of {disk}"] for disk in DISKS) == len(DISKS)
     blows = sum(n for name, n in verdict.counts.items() if name.startswith(("kill", "freeze")))
-    assert blows >= plan.jobs / 4
+    assert blows >= sized(20, 5)
