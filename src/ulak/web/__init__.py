@@ -5,6 +5,7 @@ try:
     from ulak.web.callers import Caller, actor_of, address_of, guarded_router
     from ulak.web.factory import app
     from ulak.web.idempotency import IdempotentRoute, KeyedRoute, idempotent_route
+    from ulak.web.problems import problem_document
     from ulak.web.route_table import RouteTable
     from ulak.web.schemas import answer
     from ulak.web.slash_route import SlashRoute
@@ -32,5 +33,6 @@ __all__ = [
     "app",
     "guarded_router",
     "idempotent_route",
+    "problem_document",
     "while_serving",
 ]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ulak.web.problems import problem_document
 from ulak.web.schemas import PROBLEM_JSON
 
 HEAD_S: Final = 10.0
@@ -113,11 +113,7 @@ class TimedProtocol(HttpToolsProtocol):
 
 def _written(status: HTTPStatus, detail: str) -> bytes:
     code = status.phrase.lower().replace(" ", "-")
-    document: Mapping[str, Any] = {
-        "type": f"urn:ulak:problem:{code}", "title": status.phrase, "status": status.value,
-        "detail": detail, "code": code, "retryable": False,
-    }  # fmt: skip
-    body = json.dumps(document).encode()
+    body = json.dumps(problem_document(status, code, detail=detail)).encode()
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: {PROBLEM_JSON}\r\n"
         f"content-length: {len(body)}\r\nx-content-type-options: nosniff\r\n"
