@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
@@ -22,6 +22,8 @@ PLACES: Final = 6
 FOR_SUSPECTS: Final = PLACES // 3
 """So many places may be taken after a recent failure; two thirds are left for the others."""
 MOST_WAITING: Final = 32
+MOST_STRANGERS_WAITING: Final = MOST_WAITING // 3
+"""No stranger waits when so many wait already: the rest is left for logins."""
 PATIENCE_S: Final = 4.0
 FIRST_DELAY_S: Final = 1
 LONGEST_DELAY_S: Final = 300
@@ -53,8 +55,8 @@ class Attempts:
 
     After a failure the same user at the same address is let try again after a second, then two,
     four, up to five minutes; so is the address with any user. Meanwhile nothing is checked.
-    `PLACES` checks run at once; a third of the places at most is taken by users and addresses that
-    have failed within ten minutes, so that guessers do not keep others out.
+    `PLACES` checks run at once. A third of the places at most is taken by strangers, and by users
+    and addresses that have failed within ten minutes: guessers do not keep others out.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -80,7 +82,7 @@ class Attempts:
         network = _network_of(address)
         pair = user, network
         whose: tuple[_Whose, ...] = (pair, (network,))
-        with self._place(whose):
+        with self._hold_place(whose):
             found = is_right()
             with self._changed:
                 if found:
@@ -89,8 +91,14 @@ class Attempts:
                     self._note_failure(whose)
         return found
 
+    def place(self) -> AbstractContextManager[None]:
+        """Hold a place for a block that hashes the password of a stranger, such as a registration.
+        It is one of those for suspects. It may wait for some seconds: call it on a thread. Raises
+        `Overloaded`: too many others wait."""
+        return self._hold_place(())
+
     @contextmanager
-    def _place(self, whose: tuple[_Whose, ...]) -> Iterator[None]:
+    def _hold_place(self, whose: tuple[_Whose, ...]) -> Iterator[None]:
         with self._changed:
             is_suspect = self._take_place(whose)
         try:
@@ -101,8 +109,8 @@ class Attempts:
                 self._changed.notify_all()
 
     def _take_place(self, whose: tuple[_Whose, ...]) -> bool:
-        """Take a place when there is one; return whether its holder has failed of late."""
-        if self._waiting >= MOST_WAITING:
+        """Take a place when there is one; return whether it is one of those for suspects."""
+        if self._waiting >= (MOST_WAITING if whose else MOST_STRANGERS_WAITING):
             raise _refusal("too many people log in at this moment", 1)
         self._waiting += 1
         is_suspect = False
@@ -110,7 +118,7 @@ class Attempts:
         def may_begin() -> bool:
             nonlocal is_suspect
             # Anew at each look: another try of theirs may have failed meanwhile.
-            is_suspect = self._must_be_let(whose)
+            is_suspect = not whose or self._must_be_let(whose)
             free = PLACES - sum(self._taken.values())
             return free > 0 and (not is_suspect or self._taken[True] < FOR_SUSPECTS)
 
