@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ from pathlib import Path
 from random import Random
 
 from bench.measure import DATA, ROOT, commit, keep
+from tests.services.pdf.browser.scene import roomy_directory
 from ulak.engine.engine import Engine
 from ulak.services.pdf.configuration import artifacts_of, templates_of
 from ulak.services.pdf.flow import FLOW, make_flow, payload_of
@@ -284,17 +283,6 @@ def _judge(yard: Yard, jobs: list[PdfJob], ends: list[int], verdict: Verdict) ->
     wrong += [f"{path.name} was left in the temporary folder" for path in left]
 
 
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """Have a folder that the browsers' user can enter, and that goes."""
-    folder = Path(tempfile.mkdtemp(prefix="ulak-soak-"))
-    folder.chmod(0o711)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def main() -> int:
     """Run it, print it, and keep the counts for `make figures`."""
     parser = argparse.ArgumentParser(prog="bench.soak.browsers", description=__doc__)
@@ -306,7 +294,7 @@ def main() -> int:
     given = vars(parser.parse_args())
     with_log, measured = given.pop("log"), commit()
     plan = Plan(**given)
-    with scratch() as folder:
+    with roomy_directory() as folder:
         verdict = soak(plan, folder)
         if with_log:
             print((folder / "workers.log").read_text())
