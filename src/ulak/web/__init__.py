@@ -2,7 +2,7 @@
 
 try:
     from ulak.web.access import KNOWN, PUBLIC, Access, Authenticator, Routes
-    from ulak.web.callers import Caller, actor_of, address_of, guarded_router
+    from ulak.web.callers import Caller, actor_of, guarded_router, read_client_address
     from ulak.web.factory import app
     from ulak.web.idempotency import IdempotentRoute, KeyedRoute, idempotent_route
     from ulak.web.problems import problem_document
@@ -28,11 +28,11 @@ __all__ = [
     "Routes",
     "SlashRoute",
     "actor_of",
-    "address_of",
     "answer",
     "app",
     "guarded_router",
     "idempotent_route",
     "problem_document",
+    "read_client_address",
     "while_serving",
 ]
