@@ -244,7 +244,7 @@ class Blog:
 
     def start(self, *names: str, **options: Any) -> None:
         """Start parts, all of them at once, and wait until they serve or work. The options are
-        those of an order of a zygote."""
+        those of an order of a zygote; `PART` in a path is the name of each part."""
         begun = [self._begin(name, options) for name in names]
         for part in begun:
             self._wait_until_ready(part)
@@ -261,7 +261,7 @@ class Blog:
                 "serves_only": name == BACKEND and self.is_apart,
                 "arms": str(self._arms(name)),
                 **self._orders,
-                **options,
+                **{key: _for_part(value, name) for key, value in options.items()},
             }
         )
         self._parts[name] = part = Part(name, pid, log)
@@ -447,6 +447,10 @@ def processor_s(pid: int) -> float:
     """Return how many seconds of processor time a process has used."""
     spent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return sum(map(int, spent)) / os.sysconf("SC_CLK_TCK")
+
+
+def _for_part(option: Any, name: str) -> Any:
+    return option.replace("PART", name) if isinstance(option, str) else option
 
 
 def _free_port() -> int:

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,9 +17,10 @@ from pathlib import Path
 from random import Random
 
 from bench.measure import DATA, ROOT, commit, keep
+from tests.services.pdf.browser.scene import roomy_directory
 from ulak.engine.engine import Engine
 from ulak.services.pdf.configuration import artifacts_of, templates_of
-from ulak.services.pdf.flow import make_flow, payload_of
+from ulak.services.pdf.flow import FLOW, make_flow, payload_of
 from ulak.services.pdf.jobs import PdfJobStore
 from ulak.services.pdf.model import PdfJob, PdfJobStatus
 from ulak.services.pdf.settings import load
@@ -247,12 +246,12 @@ def soak(plan: Plan, folder: Path) -> Verdict:
 
 
 def _rage(yard: Yard, storm: Storm, jobs: list[PdfJob], plan: Plan, deadline: float) -> None:
-    """Strike until all jobs have ended; each disk is filled once on the way."""
+    """Strike until all PDFs are rendered; each disk is filled once on the way."""
     dice = Random(f"{plan.seed}/pauses")
     disks = list(DISKS)
     while time.monotonic() < deadline:
         counts = yard.engine.inspect.counts()
-        left = sum(row.jobs for row in counts if row.state not in _ENDED)
+        left = sum(row.jobs for row in counts if row.flow == FLOW and row.state not in _ENDED)
         if not left:
             return
         # One after a third of the jobs, the other after two thirds.
@@ -284,17 +283,6 @@ def _judge(yard: Yard, jobs: list[PdfJob], ends: list[int], verdict: Verdict) ->
     wrong += [f"{path.name} was left in the temporary folder" for path in left]
 
 
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """Have a folder that the browsers' user can enter, and that goes."""
-    folder = Path(tempfile.mkdtemp(prefix="ulak-soak-"))
-    folder.chmod(0o711)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def main() -> int:
     """Run it, print it, and keep the counts for `make figures`."""
     parser = argparse.ArgumentParser(prog="bench.soak.browsers", description=__doc__)
@@ -306,7 +294,7 @@ def main() -> int:
     given = vars(parser.parse_args())
     with_log, measured = given.pop("log"), commit()
     plan = Plan(**given)
-    with scratch() as folder:
+    with roomy_directory() as folder:
         verdict = soak(plan, folder)
         if with_log:
             print((folder / "workers.log").read_text())

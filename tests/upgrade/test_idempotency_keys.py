@@ -4,7 +4,7 @@ import re
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -218,12 +218,23 @@ class Before:
             patch.setattr(postgres, "NEWEST", 9)
             store.open()
 
-    def works(self, patch: pytest.MonkeyPatch) -> None:
-        """Name the table as it did."""
-        for module in (sqlite_records, postgres_records):
-            for name in STATEMENTS:
-                text = getattr(module, name, "").replace("idempotency_records", VIEW)
-                patch.setattr(module, name, text, raising=False)
+    def opened(self, site: Site) -> Store:
+        """Return a store as it opened it, in which it has executed under the key `kept`."""
+        store = site.store()
+        self.makes(store)
+        with self.works():
+            assert execute(store, "kept") is False
+        return store
+
+    @contextmanager
+    def works(self) -> Iterator[None]:
+        """Name the table as it did, for the length of a block."""
+        with self._patch.context() as patch:
+            for module in (sqlite_records, postgres_records):
+                for name in STATEMENTS:
+                    text = getattr(module, name, "").replace("idempotency_records", VIEW)
+                    patch.setattr(module, name, text, raising=False)
+            yield
 
 
 @pytest.fixture
@@ -243,14 +254,9 @@ def new(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.mark.shows("E-90", "I-4")
 @pytest.mark.parametrize("new", ["postgres"], indirect=True)
-def test_processes_of_both_releases_share_their_records(
-    new: Site, before: Before, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    this, that = new.store(), new.store()
-    before.makes(that)
-    with monkeypatch.context() as patch:
-        before.works(patch)
-        assert execute(that, "kept") is False
+def test_processes_of_both_releases_share_their_records(new: Site, before: Before) -> None:
+    this, that = new.store(), before.opened(new)
+    with before.works():
         running = begin(that, "running")
     with closing(new.connect()) as db:
         db.execute("CREATE ROLE clerk_of_keys")
@@ -262,8 +268,7 @@ def test_processes_of_both_releases_share_their_records(
     with pytest.raises(InProgress):
         begin(this, "running")
     assert execute(this, "ours") is False
-    with monkeypatch.context() as patch:
-        before.works(patch)
+    with before.works():
         assert execute(that, "ours") is True
         assert execute(that, "theirs") is False
         with pytest.raises(InProgress):
@@ -293,18 +298,11 @@ def test_processes_of_both_releases_share_their_records(
 
 @pytest.mark.shows("E-90", "I-4")
 @pytest.mark.parametrize("new", ["sqlite"], indirect=True)
-def test_a_file_is_migrated_when_the_release_before_has_stopped(
-    new: Site, before: Before, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    this, that = new.store(), new.store()
-    before.makes(that)
-    with monkeypatch.context() as patch:
-        before.works(patch)
-        assert execute(that, "kept") is False
+def test_a_file_is_migrated_when_the_release_before_has_stopped(new: Site, before: Before) -> None:
+    this, that = new.store(), before.opened(new)
     with pytest.raises(StoreError, match=r"is open in another process, .*: stop every process"):
         this.migrate()
-    with monkeypatch.context() as patch:
-        before.works(patch)
+    with before.works():
         assert execute(that, "kept") is True, "it goes on as before"
     with pytest.raises(StoreError, match="at schema 10, this ulak needs 11; run `ulak migrate`"):
         this.open()

@@ -7,7 +7,7 @@ from fastapi import Request
 import ulak.web
 from ulak.errors import BadInput
 from ulak.settings import Settings, load
-from ulak.web import address_of
+from ulak.web import read_client_address
 from ulak.web.server import Server, bind
 
 
@@ -18,7 +18,7 @@ def ask(engine, trusted: str, **headers: str) -> tuple[str, str]:
 
     @app.middleware("http")
     async def look(request: Request, call_next):
-        seen.append((address_of(request), request.url.scheme))
+        seen.append((read_client_address(request), request.url.scheme))
         return await call_next(request)
 
     bound = bind("127.0.0.1", 0)

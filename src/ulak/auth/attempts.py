@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
@@ -22,6 +22,8 @@ PLACES: Final = 6
 FOR_SUSPECTS: Final = PLACES // 3
 """So many places may be taken after a recent failure; two thirds are left for the others."""
 MOST_WAITING: Final = 32
+MOST_STRANGERS_WAITING: Final = MOST_WAITING // 3
+"""No stranger waits when so many wait already: the rest is left for logins."""
 PATIENCE_S: Final = 4.0
 FIRST_DELAY_S: Final = 1
 LONGEST_DELAY_S: Final = 300
@@ -32,12 +34,12 @@ MOST_REMEMBERED: Final = 20_000
 
 T = TypeVar("T")
 
-_Whose = tuple[str, ...]
-"""A user and an address, or an address alone."""
+_Key = tuple[str, ...]
+"""A user and a network, or a network alone."""
 
 
 class _Failures(NamedTuple):
-    """How often somebody has failed of late."""
+    """How often a user or a network has failed of late."""
 
     number: int
     last_at: Instant
@@ -53,46 +55,52 @@ class Attempts:
 
     After a failure the same user at the same address is let try again after a second, then two,
     four, up to five minutes; so is the address with any user. Meanwhile nothing is checked.
-    `PLACES` checks run at once; a third of the places at most is taken by users and addresses that
-    have failed within ten minutes, so that guessers do not keep others out.
+    `PLACES` checks run at once. A third of the places at most is taken by strangers, and by users
+    and addresses that have failed within ten minutes: guessers do not keep others out.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._changed = threading.Condition()
-        self._failures: OrderedDict[_Whose, _Failures] = OrderedDict()
+        self._failures: OrderedDict[_Key, _Failures] = OrderedDict()
         self._taken = {True: 0, False: 0}
         """Places, by whether their holder has failed of late."""
         self._waiting = 0
-        # One more than can wait, so that whoever is too many hears it at once.
+        # One more than can wait, so that one too many is refused at once.
         self._threads = ThreadPoolExecutor(PLACES + MOST_WAITING + 1, "ulak-logins")
 
     async def on_thread(self, log_in: Callable[[], T]) -> T:
-        """Call what checks a password on a thread of its own kind: those who wait for a place keep
-        nobody else from being answered."""
+        """Call a function that checks a password, on threads for nothing else: requests that wait
+        for a place hold up no others."""
         call = partial(copy_context().run, log_in)
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def check(self, user: str, address: str, is_right: Callable[[], bool]) -> bool:
-        """Return whether a password is right, which `is_right` tells once there is a place for it.
-        It may wait for some seconds: call it on a thread. Raises `Overloaded`: it was not checked;
-        the user or the address must wait, or too many others do."""
-        network = _network_of(address)
+        """Return whether a password is right, by `is_right`, which is called in one of the places.
+        It may wait for some seconds: call it on a thread. Raises `Overloaded`: the password was not
+        checked, since the user or the address must wait, or too many others do."""
+        network = _find_network(address)
         pair = user, network
-        whose: tuple[_Whose, ...] = (pair, (network,))
-        with self._place(whose):
+        keys: tuple[_Key, ...] = (pair, (network,))
+        with self._hold_place(keys):
             found = is_right()
             with self._changed:
                 if found:
                     self._failures.pop(pair, None)
                 else:
-                    self._note_failure(whose)
+                    self._note_failure(keys)
         return found
 
+    def place(self) -> AbstractContextManager[None]:
+        """Hold a place for a block that hashes the password of a stranger, such as a registration.
+        It is one of those for suspects. It may wait for some seconds: call it on a thread. Raises
+        `Overloaded`: too many others wait."""
+        return self._hold_place(())
+
     @contextmanager
-    def _place(self, whose: tuple[_Whose, ...]) -> Iterator[None]:
+    def _hold_place(self, keys: tuple[_Key, ...]) -> Iterator[None]:
         with self._changed:
-            is_suspect = self._take_place(whose)
+            is_suspect = self._take_place(keys)
         try:
             yield
         finally:
@@ -100,17 +108,17 @@ class Attempts:
                 self._taken[is_suspect] -= 1
                 self._changed.notify_all()
 
-    def _take_place(self, whose: tuple[_Whose, ...]) -> bool:
-        """Take a place when there is one; return whether its holder has failed of late."""
-        if self._waiting >= MOST_WAITING:
+    def _take_place(self, keys: tuple[_Key, ...]) -> bool:
+        """Take a place when there is one; return whether it is one of those for suspects."""
+        if self._waiting >= (MOST_WAITING if keys else MOST_STRANGERS_WAITING):
             raise _refusal("too many people log in at this moment", 1)
         self._waiting += 1
         is_suspect = False
 
         def may_begin() -> bool:
             nonlocal is_suspect
-            # Anew at each look: another try of theirs may have failed meanwhile.
-            is_suspect = self._must_be_let(whose)
+            # Anew at each look: another try of the same user may have failed meanwhile.
+            is_suspect = not keys or self._is_suspect(keys)
             free = PLACES - sum(self._taken.values())
             return free > 0 and (not is_suspect or self._taken[True] < FOR_SUSPECTS)
 
@@ -122,22 +130,22 @@ class Attempts:
         self._taken[is_suspect] += 1
         return is_suspect
 
-    def _must_be_let(self, whose: tuple[_Whose, ...]) -> bool:
-        """Return whether they have failed of late. Raises `Overloaded`: they must wait."""
+    def _is_suspect(self, keys: tuple[_Key, ...]) -> bool:
+        """Return whether one of these has failed of late. Raises `Overloaded`: it must wait."""
         now = self._clock.now()
-        found = [self._failures[each] for each in whose if each in self._failures]
+        found = [self._failures[key] for key in keys if key in self._failures]
         recent = [each for each in found if now < each.last_at + FORGOTTEN]
         left = max((each.delayed_until - now for each in recent), default=0)
         if left > 0:
             raise _refusal("too many wrong passwords", -(-left // SECOND))
         return bool(recent)
 
-    def _note_failure(self, whose: tuple[_Whose, ...]) -> None:
+    def _note_failure(self, keys: tuple[_Key, ...]) -> None:
         now = self._clock.now()
-        for each in whose:
-            before = self._failures.pop(each, None)
+        for key in keys:
+            before = self._failures.pop(key, None)
             is_recent = before is not None and now < before.last_at + FORGOTTEN
-            self._failures[each] = _Failures(before.number + 1 if before and is_recent else 1, now)
+            self._failures[key] = _Failures(before.number + 1 if before and is_recent else 1, now)
         while len(self._failures) > MOST_REMEMBERED:
             self._failures.popitem(last=False)
 
@@ -146,8 +154,8 @@ def _refusal(why: str, seconds: int) -> Overloaded:
     return Overloaded(f"{why}; try again in {seconds} s", retry_after=timedelta(seconds=seconds))
 
 
-def _network_of(address: str) -> str:
-    """Return what one person has: an address, of IPv6 the network of 64 bits."""
+def _find_network(address: str) -> str:
+    """Return the network that one person has: an address, of IPv6 the network of 64 bits."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

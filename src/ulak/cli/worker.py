@@ -23,7 +23,7 @@ from ulak.clock import seconds
 from ulak.control.process_metrics import make_process_id
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
-from ulak.engine.worker import Worker, settle_in
+from ulak.engine.worker import Worker, find_complaint, settle_in
 from ulak.errors import BadInput
 from ulak.idempotency import cleanup
 from ulak.kit.commands.output import say
@@ -132,9 +132,9 @@ def worker(
 
 def _lacking(workers: Sequence[Worker]) -> str | None:
     """Say what is lacking before everything is served; None when nothing is."""
-    said = [None if workers else "the worker has not begun", unready(workers)]
-    said += [worker.unready() for worker in workers]
-    return next((sentence for sentence in said if sentence is not None), None)
+    if not workers:
+        return "the worker has not begun"
+    return unready(workers) or find_complaint(workers)
 
 
 async def _work(made: Sequence[Worker], parent: Parent | None = None) -> None:

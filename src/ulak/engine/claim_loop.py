@@ -309,7 +309,7 @@ class Pools:
     def wants(self, *, looks_back: bool = True) -> tuple[Want, ...]:
         """Return what can be claimed now; with `looks_back`, also what an older release stored."""
         lanes = self._lanes if looks_back else self._named
-        lanes = self._open_of(lanes)
+        lanes = self._leave_out_closed(lanes)
         return tuple(
             Want(lanes[pool], free) for pool, free in self._free.items() if free > 0 and lanes[pool]
         )
@@ -317,13 +317,13 @@ class Pools:
     def is_saturated(self, wants: tuple[Want, ...], taken: int) -> bool:
         """Tell whether jobs may be waiting for a place after a claim has taken so many."""
         # A pool without a free place was not asked for: jobs may be waiting for it.
-        open_pools = sum(map(bool, self._open_of(self._lanes).values()))
+        open_pools = sum(map(bool, self._leave_out_closed(self._lanes).values()))
         if not wants:
             return open_pools > 0
         return len(wants) < open_pools or taken >= min(want.places for want in wants)
 
-    def _open_of(self, lanes: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        """Leave out the lanes of queues that are closed."""
+    def _leave_out_closed(self, lanes: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        """Return lanes without those of closed queues."""
         closed = self.closed()
         if not closed:
             return lanes

@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -366,6 +366,11 @@ class Worker:
         self.executor.stages.close()
         self.keeper.close()
         self.aside.close()
+
+
+def find_complaint(workers: Iterable[Worker]) -> str | None:
+    """Return why jobs are not safe with one of these workers; None when they are with all."""
+    return next((said for worker in workers if (said := worker.unready()) is not None), None)
 
 
 def _nothing() -> None:

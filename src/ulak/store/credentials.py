@@ -81,10 +81,11 @@ _LEFT_OUT = frozenset({"kind", "id", "hash"})
 
 
 def credential_subject(row: CredentialRow) -> str:
-    return subject_of(row.kind, row.id)
+    return make_subject(row.kind, row.id)
 
 
-def subject_of(kind: str, id: str) -> str:
+def make_subject(kind: str, id: str) -> str:
+    """Return what the audit calls a credential."""
     return f"credential/{kind}/{id}"
 
 

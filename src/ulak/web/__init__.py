@@ -2,9 +2,10 @@
 
 try:
     from ulak.web.access import KNOWN, PUBLIC, Access, Authenticator, RateLimit, Routes
-    from ulak.web.callers import Caller, actor_of, address_of, guarded_router
+    from ulak.web.callers import Caller, actor_of, guarded_router, read_client_address
     from ulak.web.factory import app
     from ulak.web.idempotency import IdempotentRoute, KeyedRoute, idempotent_route
+    from ulak.web.problems import problem_document
     from ulak.web.route_table import RouteTable
     from ulak.web.schemas import answer
     from ulak.web.slash_route import SlashRoute
@@ -28,10 +29,11 @@ __all__ = [
     "Routes",
     "SlashRoute",
     "actor_of",
-    "address_of",
     "answer",
     "app",
     "guarded_router",
     "idempotent_route",
+    "problem_document",
+    "read_client_address",
     "while_serving",
 ]

@@ -22,8 +22,8 @@ from ulak.web.problems import SCHEME, http_problem
 
 PRINCIPAL = "ulak.principal"
 """Where the scope of a connection has who calls, once that is known."""
-_ASKED = "ulak.asked"
-"""Where it has who calls, if the body was read first: the guard need not be asked twice."""
+_KNOWN_CALLER = "ulak.known-caller"
+"""Where it has the caller whom the guard has found before the body was read."""
 ADMISSION = "ulak.admission"
 """Where it has what must let the request in, once its caller is known: the guard's visit."""
 SESSION = "ulak_session"
@@ -127,7 +127,7 @@ def routes_of(app: FastAPI) -> set[tuple[str, str]]:
 
 
 def not_allowed(request: Request, error: HTTPException) -> JSONResponse:
-    """Answer 405 with every method of the path, whichever routes have them."""
+    """Return a response with status 405 that names every method of the path."""
     path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
     methods = {
         method
@@ -141,19 +141,19 @@ def not_allowed(request: Request, error: HTTPException) -> JSONResponse:
 
 
 async def is_stranger(request: Request) -> bool:
-    """Tell whether the caller has not said who they are, where others must: asked before a body is
-    read. Raises as the guard does."""
+    """Return whether the caller is unknown, in an application that knows callers. It is called
+    before the body is read. Raises as the guard does."""
     if "route" not in request.scope:
         return True
     guard: Guard = request.app.state.guard
-    principal = request.scope[_ASKED] = await guard(request)
+    principal = request.scope[_KNOWN_CALLER] = await guard(request)
     await _enter(request, principal)
     return principal is ANYBODY and guard.asks
 
 
 async def caller(request: Request) -> Principal:
     guard: Guard = request.app.state.guard
-    principal = request.scope.pop(_ASKED, None) or await guard(request)
+    principal = request.scope.pop(_KNOWN_CALLER, None) or await guard(request)
     await _enter(request, principal)
     request.scope[PRINCIPAL] = principal
     if request.query_params:
@@ -263,7 +263,7 @@ def actor_of(principal: Principal) -> str:
     return principal.name or ANONYMOUS
 
 
-def address_of(request: Request) -> str:
+def read_client_address(request: Request) -> str:
     """Return the address that a request comes from; '' where there is none."""
     return "" if request.client is None else request.client.host
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ulak.web.problems import problem_document
 from ulak.web.schemas import PROBLEM_JSON
 
 HEAD_S: Final = 10.0
@@ -21,9 +21,10 @@ LONGEST_HEAD: Final = 64 * 1024
 
 
 class TimedProtocol(HttpToolsProtocol):
-    """Answers 408 to a request whose head or body does not come in time, 431 to one whose head has
-    no end, and closes the connection: uvicorn itself waits for ever. Time in which the server did
-    not read is not counted.
+    """Ends requests that uvicorn itself would wait for without end, and closes their connections.
+
+    The response is 408 when a head or a body does not come in time, and 431 when a head has no end.
+    Time in which the server did not read is not counted.
 
     A connection has one timer, which looks at the date that was last set: most requests are whole
     at once, and set nothing anew.
@@ -47,7 +48,7 @@ class TimedProtocol(HttpToolsProtocol):
         if self._is_in_head:
             self._head_bytes += len(data)
         super().data_received(data)
-        if self._is_in_head and self._head_bytes > LONGEST_HEAD and not self._is_answering():
+        if self._is_in_head and self._head_bytes > LONGEST_HEAD and not self._is_responding():
             self._end(
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
                 f"the head of the request is longer than {LONGEST_HEAD:,} bytes; send less",
@@ -82,12 +83,12 @@ class TimedProtocol(HttpToolsProtocol):
         self._timer, due_at = None, self._due_at
         if due_at is None or self.transport.is_closing():
             return
-        if self.flow.read_paused or (self._is_in_head and self._is_answering()):
+        if self.flow.read_paused or (self._is_in_head and self._is_responding()):
             self._wait(HEAD_S)  # it may well be whole, and was not read
         elif due_at > self.loop.time():
             self._timer = self.loop.call_at(due_at, self._look)
         elif self._is_in_head and not self._head_bytes:
-            self.transport.close()  # nothing was asked
+            self.transport.close()  # there is no request
         else:
             part = "head" if self._is_in_head else "body"
             self._end(
@@ -95,15 +96,15 @@ class TimedProtocol(HttpToolsProtocol):
                 f"the {part} of the request did not come in time; send it in one piece",
             )
 
-    def _is_answering(self) -> bool:
+    def _is_responding(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
     def _end(self, status: HTTPStatus, detail: str) -> None:
-        """Answer, unless an answer has begun, and close the connection."""
+        """Send a response, unless one has begun, and close the connection."""
         cycle = self.cycle
         has_begun = not self._is_in_head and cycle.response_started
         if not self._is_in_head:
-            # Whoever waits for the rest of the body hears that nobody sends it.
+            # A handler that waits for the rest of the body is told that the client has gone.
             cycle.disconnected = True
             cycle.message_event.set()
         if not has_begun:
@@ -113,11 +114,7 @@ class TimedProtocol(HttpToolsProtocol):
 
 def _written(status: HTTPStatus, detail: str) -> bytes:
     code = status.phrase.lower().replace(" ", "-")
-    document: Mapping[str, Any] = {
-        "type": f"urn:ulak:problem:{code}", "title": status.phrase, "status": status.value,
-        "detail": detail, "code": code, "retryable": False,
-    }  # fmt: skip
-    body = json.dumps(document).encode()
+    body = json.dumps(problem_document(status, code, detail=detail)).encode()
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: {PROBLEM_JSON}\r\n"
         f"content-length: {len(body)}\r\nx-content-type-options: nosniff\r\n"

@@ -90,6 +90,22 @@ def correlation_id(request: Request) -> str:
     return found
 
 
+def problem_document(
+    status: int, code: str, *, detail: str, members: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the problem document of a status and a code, of media type `application/problem+json`.
+    `members` are added to the usual ones, or take their place."""
+    return {
+        "type": f"urn:ulak:problem:{code}",
+        "title": responses.get(status, "Error"),
+        "status": int(status),
+        "detail": detail,
+        "code": code,
+        "retryable": status in RETRYABLE or code in RETRYABLE_CODES,
+        **(members or {}),
+    }
+
+
 def problem(
     request: Request,
     status: int,
@@ -113,15 +129,7 @@ def _written(
 ) -> JSONResponse:
     identity = correlation_id(request)
     said = {**request.scope.get(EXTRA, {}), **headers}
-    document = {
-        "type": f"urn:ulak:problem:{code}",
-        "title": responses.get(status, "Error"),
-        "status": status,
-        "detail": detail,
-        "code": code,
-        "retryable": status in RETRYABLE or code in RETRYABLE_CODES,
-        **members,
-    }
+    document = problem_document(status, code, detail=detail, members=members)
     if identity:  # an application that is not ours may know none
         document["correlation_id"] = said[CORRELATION_HEADER] = identity
     app, route = request.scope.get("app"), request.scope.get("route")

@@ -43,8 +43,11 @@ class Waits:
 
 @asynccontextmanager
 async def while_serving(request: Request) -> AsyncIterator[None]:
-    """Let a block of a handler wait, and no longer than the server serves: told to stop, it raises
-    `TimeoutError` in the block, so that the request can be answered with what there is."""
+    """Let a block of a handler wait, and no longer than the server serves.
+
+    When the server begins to stop, `TimeoutError` is raised in the block: the handler can return
+    what it has by then.
+    """
     waits: Waits = request.app.state.waits
     async with waits.hold():
         yield

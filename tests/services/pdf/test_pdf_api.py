@@ -768,7 +768,7 @@ def test_readiness_names_what_is_missing(site: Site) -> None:
 @pytest.mark.shows("P-37", "P-59")
 def test_readiness_is_what_workers_have_found_out_before_any_job(site: Site) -> None:
     told = Totals(site.engine)
-    told.tell({"browser": "HeadlessChrome/156.0"})
+    told.report({"browser": "HeadlessChrome/156.0"})
     assert site.get("/pdf/ready", who=None).json()["checks"]["browser"] == "ok"
     assert site.get("/version").json()["engines"] == {"chromium": "HeadlessChrome/156.0"}
 
@@ -777,11 +777,11 @@ def test_readiness_is_what_workers_have_found_out_before_any_job(site: Site) -> 
     site.follow()
     assert site.get("/pdf/ready", who=None).status_code == 503
     site.clock.advance(timedelta(seconds=1))
-    told.tell({"browser": "HeadlessChrome/157.0"})
+    told.report({"browser": "HeadlessChrome/157.0"})
     assert site.get("/pdf/ready", who=None).status_code == 200, "it was mended, and no job has come"
 
     # One that cannot render does not serve the queue; beside one that does it is not spoken of.
-    told.tell({"not-ready": "UNSUPPORTED_PLATFORM: there is no browser in /secret/place"})
+    told.report({"not-ready": "UNSUPPORTED_PLATFORM: there is no browser in /secret/place"})
     assert site.get("/pdf/ready", who=None).status_code == 200
     site.heartbeat(lanes=())
     broken = site.get("/pdf/ready", who=None)

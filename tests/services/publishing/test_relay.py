@@ -148,7 +148,7 @@ def test_several_relays_send_each_row_once_and_those_of_a_post_in_order(plant: P
         async def submit(flow: Any, about: Any, real: Any = real, **options: Any) -> Any:
             sent.append(about["event_id"])
             # The first attempt of every other one finds the queue away: the next must wait for it.
-            if len(sent) % 2:
+            if sent.count(about["event_id"]) == 1 and len(set(sent)) % 2:
                 raise StoreError("the queue is away")
             return await real(flow, about, **options)
 

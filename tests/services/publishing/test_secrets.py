@@ -95,8 +95,7 @@ def test_no_table_and_no_log_of_a_run_opens_anything(
 ) -> None:
     names = (*blog.names, USERS_API)
     logs = tmp_path / "logs"
-    for name in names:
-        blog.start(name, records=str(logs / f"{name}.records"))
+    blog.start(*names, records=str(logs / "PART.records"))
     planted = {"the password": PASSWORD, "a new password": NEW_PASSWORD, "a new key": NEW_KEY}
     planted |= {"the secret": SECRET, "the author's token": blog.token}
     planted |= {f"the key of {name}": text for name, text in blog.keys.items()}

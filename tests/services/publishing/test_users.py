@@ -22,7 +22,7 @@ import ulak.web
 from tests.services.publishing.blog import AMPLE_S, ANOTHER_SECRET, SECRET, Blog, wait_for_a_lock
 from tests.services.publishing.shared import Shared
 from tests.services.publishing.site import MOSTLY_SQLITE, at_once
-from ulak.auth import Attempts
+from ulak.auth import Attempts, attempts
 from ulak.errors import BadInput, Unauthenticated
 from ulak.kit.clock import SECOND
 from ulak.service import Service, attach
@@ -183,6 +183,23 @@ def test_of_many_who_register_at_once_one_gets_the_email_and_the_name(
     assert (len(emails), len(names)) == (1, 1)
     codes = {a.json()["code"] for a in answers if a.status_code == 409}
     assert codes == {"email_taken", "username_taken"}
+
+
+@pytest.mark.parametrize("api", ["sqlite"], indirect=True)
+def test_registrations_and_new_passwords_take_no_place_from_logins(
+    api: UsersApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = api.enter()
+    bob = ADA | {"username": "bob", "email": "bob@example.com"}
+    monkeypatch.setattr(attempts, "PATIENCE_S", 0.01)
+    with ExitStack() as held:
+        for _ in range(attempts.FOR_SUSPECTS):
+            held.enter_context(api.users.attempts.place())
+        refused(api.ask("POST", "/api/users", json=bob), 429, "overloaded")
+        refused(api.ask("PUT", "/api/user", token, json=NEW), 429, "overloaded")
+        assert api.ask("PUT", "/api/user", token, json={"bio": "no password"}).status_code == 200
+        assert api.login().status_code == 200
+    assert data_of(api.ask("POST", "/api/users", json=bob), 201)
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)

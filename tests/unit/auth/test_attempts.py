@@ -120,6 +120,17 @@ class Held:
 
         return self._pool.submit(self._attempts.check, user, address, last).result
 
+    def take(self) -> Callable[[], bool]:
+        """Hold a place for a stranger."""
+
+        def hold() -> bool:
+            with self._attempts.place():
+                self.begun.append("stranger")
+                assert self._go.wait(30)
+            return True
+
+        return self._pool.submit(hold).result
+
     def end(self) -> None:
         self._go.set()
         self._pool.shutdown()
@@ -154,6 +165,33 @@ def test_two_thirds_of_the_places_are_left_for_those_who_have_not_failed(
     assert sum(user.startswith("user") for user in held.begun) == len(others)
     held.end()
     assert all(result() for result in (*guessers, *others))
+
+
+def test_strangers_who_register_take_no_more_places_than_suspects(attempts, held, clock) -> None:
+    fail(attempts, "guesser", "10.0.1.1")
+    clock.advance(timedelta(seconds=1))
+    strangers = [held.take() for _ in range(FOR_SUSPECTS)]
+    until(lambda: len(held.begun) == FOR_SUSPECTS)
+    late = held.take()
+    guesser = held.check("guesser", "10.0.1.1")
+    until(lambda: attempts._waiting == 2)
+    others = [held.check(f"user {n}", f"10.0.2.{n}") for n in range(PLACES - FOR_SUSPECTS)]
+    until(lambda: len(held.begun) == PLACES)
+    assert sum(user.startswith("user") for user in held.begun) == len(others)
+    held.end()
+    assert all(result() for result in (*strangers, late, guesser, *others))
+
+
+def test_strangers_who_register_leave_logins_room_to_wait(attempts, held, monkeypatch) -> None:
+    monkeypatch.setattr(module, "MOST_STRANGERS_WAITING", 1)
+    strangers = [held.take() for _ in range(FOR_SUSPECTS + 1)]
+    until(lambda: attempts._waiting == 1)
+    with pytest.raises(Overloaded), attempts.place():
+        raise AssertionError("there was a place")
+    login = held.check("ada", "10.0.0.1")
+    until(lambda: "ada" in held.begun)
+    held.end()
+    assert all(result() for result in (*strangers, login))
 
 
 def test_no_more_are_checked_or_wait_than_the_machine_can_bear(attempts, held, monkeypatch) -> None:

@@ -70,11 +70,10 @@ def _answer(path: str, metrics: Metrics, unready: Unready) -> tuple[HTTPStatus, 
     lacking = unready()
     if lacking is None:
         return _document(HTTPStatus.OK, {"status": "ready"})
+    from ulak.web import problem_document  # there, as the class of metrics is
+
     status = HTTPStatus.SERVICE_UNAVAILABLE
-    problem = {
-        "type": "urn:ulak:problem:not-ready", "title": status.phrase, "status": status.value,
-        "detail": lacking, "code": "not-ready", "retryable": True,
-    }  # fmt: skip
+    problem = problem_document(status, "not-ready", detail=lacking)
     return _document(status, problem, kind="application/problem+json")
 
 

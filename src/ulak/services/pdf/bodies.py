@@ -228,12 +228,12 @@ def status_document(job: PdfJob, root: str) -> dict[str, Any]:
         "error_code": job.error_code,
         "download_url": f"{root}/pdf/jobs/{job.job_id}/download" if has_pdf else None,
         "retry_count": job.retry_count,
-        **detail_of(job),
+        **show_error_detail(job),
     }  # fmt: skip
 
 
-def detail_of(job: PdfJob) -> dict[str, str]:
-    """Return what exactly failed, where that is known."""
+def show_error_detail(job: PdfJob) -> dict[str, str]:
+    """Return the member that says what exactly failed, where that is known."""
     return {"error_detail": job.error_detail} if job.error_detail else {}
 
 

@@ -181,16 +181,16 @@ def handle_unavailable(
     policy is `degrade`, 200 and the HTML. Where no HTML can be made it is 503 as well."""
     from fastapi.responses import JSONResponse
 
+    from ulak.web import problem_document
+
     try:
         return stand_in(policy, html, why=why)
     except Unavailable as error:
         code = error.code.lower().replace("_", "-")
-        document = {
-            "type": f"urn:ulak:problem:{code}", "title": "Service Unavailable", "status": 503,
-            "detail": str(error), "code": code, "retryable": True, "error_code": error.code,
-            "message": str(error), "retry_after_seconds": error.retry_after_s,
-        }  # fmt: skip
-        headers = {"Retry-After": str(error.retry_after_s)}
+        detail, wait_s = str(error), error.retry_after_s
+        members = {"error_code": error.code, "message": detail, "retry_after_seconds": wait_s}
+        document = problem_document(503, code, detail=detail, members=members)
+        headers = {"Retry-After": str(wait_s)}
         return JSONResponse(document, 503, headers, media_type="application/problem+json")
 
 

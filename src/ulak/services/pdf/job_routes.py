@@ -28,9 +28,9 @@ from ulak.services.pdf.bodies import (
     PdfJobStatusResponse,
     PdfLink,
     PdfReport,
-    detail_of,
     invalid,
     report_document,
+    show_error_detail,
     status_document,
 )
 from ulak.services.pdf.failsafe import LATEST_S, SOONEST_S, UNFINISHED, HealthCheck, Pacing
@@ -208,7 +208,7 @@ class Reading:
             raise Refusal(
                 f"the job has failed with {why}; ask for the document again",
                 status=409, error_code="JOB_FAILED", job_id=job.job_id,
-                details={"error_code": job.error_code, **detail_of(job)},
+                details={"error_code": job.error_code, **show_error_detail(job)},
             )  # fmt: skip
         if job.status is PdfJobStatus.EXPIRED:
             raise Refusal(

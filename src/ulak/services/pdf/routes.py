@@ -82,8 +82,8 @@ DEDUPLICATED: Final = "Deduplicated"
 
 OK: Final = "ok"
 UNKNOWN: Final = "unknown"
-TOLD_FOR: Final = timedelta(minutes=2)
-"""So long counts what a worker has told of its troubles: it tells anew each minute at least."""
+REPORT_LASTS: Final = timedelta(minutes=2)
+"""How long a report of a worker's troubles holds: each is renewed within a minute."""
 _FRESH: Final = {"Cache-Control": "no-store"}
 _HTML: Final[dict[str, Any]] = {"content": {"text/html": {"schema": {"type": "string"}}}}
 _NOT_AT_ALL: Final = re.compile(r"(?:^|;)\s*q\s*=\s*0(?:\.0{0,3})?\s*(?:;|$)")
@@ -305,7 +305,7 @@ def readiness_router(jobs: PdfJobStore, totals: Totals, health: HealthCheck) -> 
             return "artifacts cannot be kept or read now"
         return OK
 
-    async def told() -> Figures | None:
+    async def read_figures() -> Figures | None:
         try:
             return await reader.read("", totals.read)
         except (Refusal, UlakError):
@@ -316,7 +316,7 @@ def readiness_router(jobs: PdfJobStore, totals: Totals, health: HealthCheck) -> 
         """Tell whether PDFs are rendered now: the store, the storage, a worker that was heard of
         lately, and how its browser last started. 503 says what is missing."""
         found = await asyncio.to_thread(health.look)
-        figures = await told() if found.store_answers else None
+        figures = await read_figures() if found.store_answers else None
         checks = {
             "store": OK if found.store_answers else "it does not answer",
             "storage": _storage_in(figures) or await storage(),
@@ -326,7 +326,7 @@ def readiness_router(jobs: PdfJobStore, totals: Totals, health: HealthCheck) -> 
         if not found.workers and (why := _latest(figures, NOT_READY)):
             # Its code alone: the rest names what is on the worker's machine, and anybody may ask.
             checks["workers"] += f"; one of them: {why.partition(':')[0]}"
-        if figures is not None and {WEASYPRINT, NO_WEASYPRINT} & figures.told.keys():
+        if figures is not None and {WEASYPRINT, NO_WEASYPRINT} & figures.reports.keys():
             checks["weasyprint"] = _engine_in(figures, WEASYPRINT, NO_WEASYPRINT)
         if wrong := {n: said for n, said in checks.items() if said not in (OK, UNKNOWN)}:
             return problem(
@@ -340,8 +340,8 @@ def readiness_router(jobs: PdfJobStore, totals: Totals, health: HealthCheck) -> 
     @routes.get("/version", response_model=Versions)
     async def version() -> Response:
         """Tell the release of ulak, and what printed last of each engine."""
-        figures = await told()
-        known = {} if figures is None else figures.told
+        figures = await read_figures()
+        known = {} if figures is None else figures.reports
         engines: dict[str, Any] = {"chromium": known[BROWSER].text if BROWSER in known else None}
         if WEASYPRINT in known:
             engines["weasyprint"] = known[WEASYPRINT].text
@@ -351,10 +351,11 @@ def readiness_router(jobs: PdfJobStore, totals: Totals, health: HealthCheck) -> 
 
 
 def _latest(figures: Figures | None, name: str) -> str:
-    """Return what was told under a name lately, '' when nothing was."""
-    told = None if figures is None else figures.told.get(name)
-    is_known = told is not None and figures is not None and figures.at - told.at <= TOLD_FOR
-    return told.text if told is not None and is_known else ""
+    """Return the text of a report that still holds, '' when there is none."""
+    report = None if figures is None else figures.reports.get(name)
+    if report is None or figures is None or figures.at - report.at > REPORT_LASTS:
+        return ""
+    return report.text
 
 
 def _storage_in(figures: Figures | None) -> str:
@@ -363,8 +364,8 @@ def _storage_in(figures: Figures | None) -> str:
     said = _latest(figures, NO_STORAGE)
     if not said or figures is None:
         return ""
-    stored = figures.told.get(STORAGE)
-    is_over = stored is not None and stored.at > figures.told[NO_STORAGE].at
+    stored = figures.reports.get(STORAGE)
+    is_over = stored is not None and stored.at > figures.reports[NO_STORAGE].at
     return "" if is_over else f"{said}: a worker could not store a PDF"
 
 
@@ -372,7 +373,7 @@ def _engine_in(figures: Figures | None, well: str, ill: str) -> str:
     """Return how an engine last started, by what the trail says under these names."""
     if figures is None:
         return UNKNOWN
-    printed, failed = figures.told.get(well), figures.told.get(ill)
+    printed, failed = figures.reports.get(well), figures.reports.get(ill)
     if failed is not None and (printed is None or failed.at > printed.at):
         return f"the last start failed with {failed.text}"
     return UNKNOWN if printed is None else OK

@@ -74,7 +74,7 @@ A_BATCH: Final = 500
 """So many jobs are counted in one transaction: on SQLite nobody else writes meanwhile."""
 BROWSER: Final = "browser"
 WEASYPRINT: Final = "weasyprint"
-"""What is told of an engine: its name and version as it printed last."""
+"""The reports about an engine: its name and version as it printed last."""
 NO_BROWSER: Final = "no-browser"
 NO_WEASYPRINT: Final = "no-weasyprint"
 """And why it did not start the last time."""
@@ -90,8 +90,8 @@ _NO_BROWSER_CODES: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a worker has told last, and when."""
+class Report:
+    """The last report of workers under one name, and its time."""
 
     text: str
     at: datetime
@@ -102,7 +102,8 @@ class Figures:
     """Everything that was counted so far."""
 
     totals: Mapping[Entry, float]
-    told: Mapping[str, Told]
+    reports: Mapping[str, Report]
+    """By name, such as `BROWSER`."""
     at: datetime
     """When it was read, by the store's clock."""
 
@@ -137,13 +138,13 @@ class Totals:
                     after = self._counted.get(job.id, 0)
                     self._counted[job.id] = self._take(self._sums, job, after)
                 at = now(self._engine)
-                return Figures(dict(self._sums.totals), dict(self._sums.told), at)
+                return Figures(dict(self._sums.totals), dict(self._sums.reports), at)
         with self._tables.reading() as connection:
             totals = self._tables.execute(connection, _TOTALS)
-            told = self._tables.execute(connection, _TOLD)
+            reports = self._tables.execute(connection, _REPORTS)
         return Figures(
             {(name, label): n for name, label, n in totals},
-            {name: Told(text, to_datetime(at)) for name, text, at in told},
+            {name: Report(text, to_datetime(at)) for name, text, at in reports},
             now(self._engine),
         )
 
@@ -179,8 +180,8 @@ class Totals:
             tables.execute(connection, _MARK, stored_id, reached)
         for (name, label), n in sums.totals.items():
             tables.execute(connection, _ADD, name, label, n)
-        for name, told in sums.told.items():
-            tables.execute(connection, _TELL, name, told.text, to_instant(told.at))
+        for name, report in sums.reports.items():
+            tables.execute(connection, _REPORT, name, report.text, to_instant(report.at))
 
     def count_all(self, jobs: Sequence[Job]) -> None:
         """Count what has happened to jobs, in transactions of its own; a failure may leave some
@@ -190,15 +191,15 @@ class Totals:
                 with self._tables.writing() as connection:
                     self.count(jobs[start : start + A_BATCH], connection)
 
-    def tell(self, told: Mapping[str, str]) -> None:
+    def report(self, texts: Mapping[str, str]) -> None:
         """Publish what a worker has found out about itself, each under its name. Raises StoreError:
         the store does not answer."""
         if self._tables is None:
             return
         at = to_instant(now(self._engine))
         with self._tables.writing() as connection:
-            for name, text in told.items():
-                self._tables.execute(connection, _TELL, name, text, at)
+            for name, text in texts.items():
+                self._tables.execute(connection, _REPORT, name, text, at)
 
     def forget(self, jobs: Iterable[Job]) -> None:
         """Forget how far jobs that are gone were counted; what they came to stays."""
@@ -241,13 +242,13 @@ class _Sums:
 
     def __init__(self) -> None:
         self.totals: defaultdict[Entry, float] = defaultdict(float)
-        self.told: dict[str, Told] = {}
+        self.reports: dict[str, Report] = {}
 
     def add(self, event: TrailEvent, job: Job, result: Any, *, is_retried: bool) -> None:
         """Count one event, nothing when it is no transition; `result` is what a run has left that
         succeeded, and a retried job is queued again by the same commit."""
         if is_given_back(event) and find_detail(event) == WRITE_FAILED:
-            self._tell(NO_STORAGE, Told(WRITE_FAILED, event.at))
+            self._report(NO_STORAGE, Report(WRITE_FAILED, event.at))
         if event.kind == BLOCKED_NOTE:
             self._count_blocked(event.details)
         entry = find_entry(event)
@@ -266,14 +267,14 @@ class _Sums:
             if has_succeeded:
                 self._observe(BYTES, read_number(_member(left, "size")))
         if has_succeeded:
-            self._tell(STORAGE, Told("ok", event.at))
+            self._report(STORAGE, Report("ok", event.at))
             engine = _member(result, "engine")
             if isinstance(engine, str) and engine:
                 is_weasyprint = engine.lower().startswith(WEASYPRINT)
-                self._tell(WEASYPRINT if is_weasyprint else BROWSER, Told(engine, event.at))
+                self._report(WEASYPRINT if is_weasyprint else BROWSER, Report(engine, event.at))
         elif entry.error_code in _NO_BROWSER_CODES:
             name = NO_WEASYPRINT if entry.error_detail == WEASYPRINT else NO_BROWSER
-            self._tell(name, Told(str(entry.error_code), event.at))
+            self._report(name, Report(str(entry.error_code), event.at))
 
     def _measure(self, event: TrailEvent, left: Any, created_at: datetime | None) -> None:
         """Add the end of an attempt to the histograms, and the URLs that it was refused."""
@@ -302,9 +303,9 @@ class _Sums:
             self.totals[name, str(bounds[at]) if at < len(bounds) else ABOVE] += 1
             self.totals[name, SUM] += value
 
-    def _tell(self, name: str, told: Told) -> None:
-        if name not in self.told or self.told[name].at <= told.at:
-            self.told[name] = told
+    def _report(self, name: str, report: Report) -> None:
+        if name not in self.reports or self.reports[name].at <= report.at:
+            self.reports[name] = report
 
 
 # What a run has left was written by another process, of another release perhaps: what is not
@@ -324,11 +325,11 @@ _MARK: Final = """
 INSERT INTO {schema}.pdf_counted (job_id, seq) VALUES (?, ?)
 ON CONFLICT (job_id) DO UPDATE SET seq = excluded.seq
 """
-_TELL: Final = """
+_REPORT: Final = """
 INSERT INTO {schema}.pdf_told (name, text, at) VALUES (?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET text = excluded.text, at = excluded.at
 WHERE excluded.at >= pdf_told.at
 """
 _FORGET: Final = "DELETE FROM {schema}.pdf_counted WHERE job_id = ?"
 _TOTALS: Final = "SELECT name, label, n FROM {schema}.pdf_totals"
-_TOLD: Final = "SELECT name, text, at FROM {schema}.pdf_told"
+_REPORTS: Final = "SELECT name, text, at FROM {schema}.pdf_told"

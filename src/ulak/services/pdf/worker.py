@@ -445,8 +445,8 @@ def open_render_worker(
 async def _publish(totals: Totals, engines: Mapping[str, str], complaint: str) -> None:
     """Have the API tell what this worker has found out: no browser is in its process."""
     if complaint:
-        await asyncio.to_thread(totals.tell, {NOT_READY: complaint})
+        await asyncio.to_thread(totals.report, {NOT_READY: complaint})
     else:
         names = {"chromium": BROWSER, "weasyprint": WEASYPRINT}
-        told = {names[engine]: version for engine, version in engines.items()}
-        await asyncio.to_thread(totals.tell, told)
+        versions = {names[engine]: version for engine, version in engines.items()}
+        await asyncio.to_thread(totals.report, versions)

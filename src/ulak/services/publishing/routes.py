@@ -30,8 +30,8 @@ from ulak.web import (
     IdempotentRoute,
     RouteTable,
     SlashRoute,
-    address_of,
     idempotent_route,
+    read_client_address,
 )
 
 if TYPE_CHECKING:
@@ -206,7 +206,8 @@ def make_users(users: Users, logins: Logins) -> Made:
     @public("POST", f"{USERS}/login", PUBLIC)
     async def login(sent: Sent[bodies.Credentials], request: Request) -> Response:
         """Log in, and get a token for the other routes."""
-        log_in = partial(users.login, sent.email, sent.password, address=address_of(request))
+        address = read_client_address(request)
+        log_in = partial(users.login, sent.email, sent.password, address=address)
         user = await users.attempts.on_thread(log_in)
         token = {"access_token": logins.make(user.id, user.email), "token_type": "bearer"}
         data = {"user": asdict(user), **token}

@@ -98,8 +98,9 @@ class Users:
 
     def register(self, values: Mapping[str, Any]) -> User:
         """Make a user from `email`, `username`, `password`, and perhaps `bio` and `image_url`.
-        Raises `EmailTaken`, `UsernameTaken`, and `BadInput`: the password cannot be used."""
-        columns = {"id": new_secret_id(), "is_active": 1, **_columns(values)}
+        Raises `EmailTaken`, `UsernameTaken`, `BadInput`: the password cannot be used, and
+        `Overloaded`: too many others register."""
+        columns = {"id": new_secret_id(), "is_active": 1, **self._columns(values)}
         with self.tables.writing() as connection:
             self._refuse_taken(connection, columns["id"], columns)
             columns["created_at"] = columns["updated_at"] = self.tables.now
@@ -131,7 +132,7 @@ class Users:
     def update(self, user_id: str, changes: Mapping[str, Any]) -> User:
         """Change what is among the changes; takes and raises as `register` and `get` do."""
         self.get(user_id)
-        columns = _columns(changes)
+        columns = self._columns(changes)
         with self.tables.writing() as connection:
             self._refuse_taken(connection, user_id, columns)
             return self._change(connection, user_id, columns)
@@ -186,22 +187,23 @@ class Users:
                 raise EmailTaken("another user has this e-mail address; log in, or use another")
             raise UsernameTaken(f"another user is called {name}; choose another name")
 
+    def _columns(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is stored of the values that a user has sent."""
+        columns = dict(values)
+        if "password" in columns:
+            password = columns.pop("password")
+            # Everybody may register, and has a user whose password changes as often as they like.
+            with self.attempts.place():
+                columns["password_hash"] = hash_password(password, shortest=SHORTEST_PASSWORD)
+        if "email" in columns:
+            columns["email_key"] = columns["email"].casefold()
+        return columns
+
     @cached_property
     def seal(self) -> Seal:
         """What subscription keys are sealed with. Raises `BadInput`: SECRET_KEY is not set."""
         self._settings.must_have_secret()
         return Seal(self._settings.secret_key, "publishing subscription keys")
-
-
-def _columns(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is stored of the values that a user has sent."""
-    columns = dict(values)
-    if "password" in columns:
-        password = columns.pop("password")
-        columns["password_hash"] = hash_password(password, shortest=SHORTEST_PASSWORD)
-    if "email" in columns:
-        columns["email_key"] = columns["email"].casefold()
-    return columns
 
 
 def _user(row: tuple[Any, ...]) -> User:

@@ -13,7 +13,7 @@ from ulak.store.credentials import (
     changed_credential,
     credential_details,
     credential_subject,
-    subject_of,
+    make_subject,
 )
 from ulak.store.memory.control import MemoryControl
 from ulak.store.protocol import Added, CredentialRow, ScheduleRow, Tick, TickRow
@@ -173,7 +173,7 @@ class MemoryIntake(MemoryControl):
 
     def note_refusal(self, kind: str, id: str, *, act: str, actor: str, note: str) -> None:
         with self._transaction() as now:
-            self._note(now, actor, act, subject_of(kind, id), note, "{}")
+            self._note(now, actor, act, make_subject(kind, id), note, "{}")
 
     def find_credential(self, kind: str, id: str) -> CredentialRow | None:
         with self._lock:

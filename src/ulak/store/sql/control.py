@@ -413,7 +413,7 @@ def note_use(t: Transaction, kind: str, id: str, at: Instant) -> None:
 
 
 def note_refusal(t: Transaction, kind: str, id: str, *, act: str, actor: str, note: str) -> None:
-    write_audit(t, actor, act, credentials.subject_of(kind, id), note, "{}")
+    write_audit(t, actor, act, credentials.make_subject(kind, id), note, "{}")
 
 
 def forget_credentials(t: Transaction, kind: str, before: Instant) -> int:

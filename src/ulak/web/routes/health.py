@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from ulak.engine.engine import Engine
+from ulak.engine.worker import find_complaint
 from ulak.errors import StoreError, UlakError
 from ulak.web.callers import guarded_router
 from ulak.web.metrics import Metrics
@@ -43,8 +44,7 @@ def health_router(engine: Engine, unready: Callable[[], str | None]) -> APIRoute
     @routes.get("/health/ready", response_model=Health)
     async def ready(request: Request) -> JSONResponse:
         """Tell whether the process can work: 503 says what it lacks."""
-        own = [unready(), *(worker.unready() for worker in list(engine.kernel.working_here))]
-        lacking = next((said for said in own if said is not None), None)
+        lacking = unready() or find_complaint(list(engine.kernel.working_here))
         if lacking is None:
             lacking = await probe.complaint()
         if lacking is not None:

@@ -21,7 +21,7 @@ from ulak.engine.engine import Engine
 from ulak.errors import Unauthenticated
 from ulak.settings import Settings
 from ulak.web import schemas
-from ulak.web.callers import SESSION, Caller, actor_of, address_of, guarded_router
+from ulak.web.callers import SESSION, Caller, actor_of, guarded_router, read_client_address
 from ulak.web.pages import HTML, how_to_log_in, page, prefers_html, prose, respond
 from ulak.web.problems import challenge
 
@@ -180,7 +180,8 @@ def _add_logins(routes: APIRouter, identity: Identity, platform: Settings) -> No
     async def login(body: LoginRequest, request: Request, response: Response) -> LoginDocument:
         """Return a token for a name and a password; good for a day. After wrong passwords, the next
         try is looked at when `Retry-After` is over."""
-        log_in = partial(identity.login, body.name, body.password, address=address_of(request))
+        address = read_client_address(request)
+        log_in = partial(identity.login, body.name, body.password, address=address)
         made = await identity.attempts.on_thread(log_in)
         response.headers.update(NO_STORE)
         return LoginDocument(token=made.token, expires_at=made.expires_at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import Callable, Coroutine
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.processes import is_alive
+from tests.services.pdf.browser.scene import Answers, running
 from tests.services.pdf.browser.yard import (
     A_PICTURE,
     HELD,
@@ -25,7 +27,7 @@ from tests.services.pdf.browser.yard import (
     until,
 )
 from ulak.services.pdf.browser.devtools import DevPage
-from ulak.services.pdf.browser.driver import Driver
+from ulak.services.pdf.browser.driver import BrowserGone, Driver
 from ulak.services.pdf.browser.playwright import PlaywrightDriver, _find_drivers
 from ulak.services.pdf.browser.pool import BrowserPool
 from ulak.services.pdf.browser.process import looked_at
@@ -113,6 +115,20 @@ def test_a_document_whose_page_is_lost_is_rendered_on_a_fresh_one(
 @pytest.mark.parametrize("harm", [kill_driver, freeze_driver])
 def test_a_document_whose_driver_is_lost_is_rendered_by_another(harm: Harm) -> None:
     assert "seen" in asyncio.run(render_harmed(PlaywrightDriver(), [harm]))
+
+
+def test_a_driver_that_is_killed_leaves_no_failure_to_the_loop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> None:
+        async with running(PlaywrightDriver()) as browser:
+            os.kill(browser.driver_pid, signal.SIGKILL)
+            with pytest.raises(BrowserGone):
+                await browser.open(javascript=False, answer=Answers())
+
+    asyncio.run(story())
+    gc.collect()  # the loop logs a failure that nobody has looked at when it is collected
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 @pytest.mark.shows("P-15")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -16,6 +14,7 @@ from typing import Any
 
 import pypdfium2
 
+from tests.services.pdf.browser.scene import roomy_directory
 from ulak.services.pdf.browser.devtools import DevTools
 from ulak.services.pdf.browser.driver import Driver
 from ulak.services.pdf.browser.launch import prepare
@@ -33,13 +32,9 @@ def a_yard() -> Iterator[Path]:
 
     Not pytest's own: the browser's user may not enter that one.
     """
-    directory = Path(tempfile.mkdtemp(prefix="ulak-test-"))
-    directory.chmod(0o711)
-    try:
+    with roomy_directory() as directory:
         yield directory
         assert list(directory.iterdir()) == [], "a profile was left behind"
-    finally:
-        shutil.rmtree(directory)
 
 
 @asynccontextmanager

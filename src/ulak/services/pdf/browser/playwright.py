@@ -68,7 +68,8 @@ class PlaywrightDriver:
 
     async def start(self, launch: Launch) -> PlaywrightBrowser:
         others = set(_find_drivers())
-        starting = asyncio.ensure_future(async_playwright().start())
+        manager = async_playwright()
+        starting = asyncio.ensure_future(manager.start())
         starting.add_done_callback(looked_at)
         try:
             playwright = await asyncio.shield(starting)
@@ -87,6 +88,7 @@ class PlaywrightDriver:
         except Exception as error:
             launch.remove()
             raise OSError("Playwright's own process does not start") from error
+        _look_at_its_end(manager)
         browser = PlaywrightBrowser(launch, playwright, output_bytes=self._output_bytes)
         browser.driver_pid = next(iter(set(_find_drivers()) - others), 0)
         try:
@@ -406,6 +408,14 @@ class PlaywrightPage(ShownPage):
 
         if self._page is not None and page != self._page:
             self._begin(close())
+
+
+def _look_at_its_end(manager: Any) -> None:
+    """Have the end of Playwright's process go without complaint: it is watched by other means."""
+    # Playwright keeps it as the failure of a future that nobody waits for once it has started.
+    transport = getattr(getattr(manager, "_client", None), "_transport", None)
+    if isinstance(failure := getattr(transport, "on_error_future", None), asyncio.Future):
+        failure.add_done_callback(looked_at)
 
 
 def _find_drivers() -> Iterator[int]:

@@ -19,8 +19,9 @@ from ulak.services.pdf.page import NOTHING_SAID, PageOptions, judge_page, on_pag
 from ulak.services.pdf.security.template_input import find_unprintable, sanitize_html_variables
 from ulak.services.pdf.security.urls import UrlPatterns
 from ulak.services.pdf.templates.folder import MANIFEST, PAGE, SAMPLE, Template, template_error
+from ulak.services.pdf.templates.formats import Unwritable
 from ulak.services.pdf.templates.positions import Named, Reading, read_positions
-from ulak.services.pdf.templates.sandbox import FILENAME, OverLimit, Sandbox, Unwritable
+from ulak.services.pdf.templates.sandbox import FILENAME, OverLimit, Sandbox
 
 # What a template's own arithmetic can raise. Their messages may hold values, so they stay here.
 _FAULTS: Final = (
