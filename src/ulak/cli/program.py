@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 import ulak
-from ulak.cli import bench, doctor, flows, identity, jobs, steering, store, up, worker
+from ulak.cli import bench, control, doctor, flows, identity, jobs, steering, store, up, worker
 from ulak.cli.extensions import Extensible, WithServices
 
 program = typer.Typer(
@@ -56,6 +56,7 @@ COMMANDS: Final[Mapping[str, Callable[..., Any] | typer.Typer]] = {
     "pauses": steering.pauses,
     "weights": steering.weights,
     "audit": steering.audit,
+    "control": control.group,
     "link": identity.link,
     "keys": identity.keys,
     "users": identity.users,
