@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ulak.control import AdaptiveControlConfig
     from ulak.control.guard import GuardConfig
     from ulak.control.guard_state import GuardState
+    from ulak.control.loop import ControlLoop
     from ulak.engine.tracing import Tracing
     from ulak.idempotency.guard import Guard
     from ulak.idempotency.settings import IdempotencySettings
@@ -153,6 +154,14 @@ def attach_control(engine: Engine) -> None:
     from ulak.control.loop import attach
 
     attach(engine, control_settings(), guard_state_of(engine))
+
+
+def control_loop_of(engine: Engine) -> ControlLoop | None:
+    """Return adaptive control of an engine in this process; nothing is opened. None: its store has
+    no place for it. Raises as `attach_control` does."""
+    from ulak.control.loop import find_loop
+
+    return find_loop(engine, control_settings(), guard_state_of(engine))
 
 
 def control_settings(environ: Mapping[str, str] | None = None) -> AdaptiveControlConfig:

@@ -9,6 +9,7 @@ import pytest
 from bench.zygote import Zygote
 from tests.docs.pages import DOCS, ROOT
 from tests.docs.terminal import Terminal, blocks, free_ports, section, terminal
+from tests.unit.control.test_monitoring import specified
 from ulak.control.config import PREFIX, VARIABLES, AdaptiveControlConfig
 from ulak.control.scenario import Scenario
 
@@ -24,7 +25,7 @@ def opened(tmp_path: Path, zygote: Zygote) -> Iterator[Terminal]:
         yield made
 
 
-@pytest.mark.shows("A-37", "A-52", "A-57")
+@pytest.mark.shows("A-37", "A-52", "A-79")
 def test_the_walk_from_settings_to_a_confirmed_restore_is_typed_as_the_page_says(
     opened: Terminal,
 ) -> None:
@@ -36,6 +37,10 @@ def test_the_walk_from_settings_to_a_confirmed_restore_is_typed_as_the_page_says
             wait = re.search(r"^retry-after: (\d+)\s*$", said, re.M | re.I)
             assert wait is not None
             assert int(wait[1]) >= 1
+    # What the rules and the dashboard speak of is what this program shows.
+    shown = opened.read('curl localhost:8000/metrics -H "$OPS"')
+    missing = {name for name in specified() if f"\n{name}" not in shown}
+    assert missing == set()
 
 
 def test_every_setting_is_on_the_page_with_its_default() -> None:

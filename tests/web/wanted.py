@@ -3,9 +3,14 @@
 import itertools
 from typing import Any
 
+import ulak
 from tests.web.seeds import World
+from ulak import wiring
 from ulak.auth.identity import Identity
 from ulak.auth.principal import ADMIN, VIEWER, Principal
+from ulak.control import ControlDecisionEvent
+from ulak.control.decision import Mode
+from ulak.control.operations import Operations
 from ulak.web.access import Access
 
 PASSWORD = "nobody will ever guess this"  # noqa: S105 - of people who live for one test
@@ -67,6 +72,10 @@ def body_of(line: Access, app: Any, world: World, identity: Identity) -> Any:
     if content is None:
         return None
     example = dict(content["example"])
+    if "changes" in example:
+        example["revision"] = _operations(world.engine).read_config().revision
+    if "force" in example:
+        example["force"] = True  # how slow requests are is not known here
     if line.path == "/users":
         example["name"] = f"person-{next(NUMBERS)}"
     if "password" in example:
@@ -74,8 +83,29 @@ def body_of(line: Access, app: Any, world: World, identity: Identity) -> Any:
     return example
 
 
+def _operations(engine: ulak.Engine) -> Operations:
+    loop = wiring.control_loop_of(engine)
+    assert loop is not None
+    return Operations(loop)
+
+
+def _put_into_shadow(engine: ulak.Engine) -> None:
+    """Have the guard stand as if the loop had put it into shadow long ago."""
+    state = _operations(engine).state
+    event = ControlDecisionEvent(
+        f"event-{next(NUMBERS)}", "", "p95_latency_exceeded", "enforce", "shadow", "guard", 1,
+        None, None, None, None, "adaptive_control",
+    )  # fmt: skip
+    with state.tables.writing() as connection:
+        state.tables.execute(connection, "DELETE FROM {schema}.control_events")
+        state.tables.execute(connection, "DELETE FROM {schema}.control_modes")
+        state.write_change(connection, Mode("shadow", "adaptive_control", "", 1), event, {})
+
+
 def _make_ready(line: Access, world: World) -> None:
     engine = world.engine
+    if line.path.endswith("/guard/restore"):
+        _put_into_shadow(engine)
     if line.path == "/queues/{name}/resume" or plain(line).startswith("/pauses/{kind}"):
         engine.flow_control.pause(queue="line", actor="olga")
     if line.path.startswith("/schedules/"):

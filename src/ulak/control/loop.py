@@ -263,6 +263,8 @@ class ControlLoop:
         self.config = config
         self.revision = 0
         self.process = make_process_id()
+        self.is_attached = False
+        """Whether workers of this process tick."""
         self.controller: AdaptiveController | None = None
         self._environment = config
         self._gathering: Gathering | None = None
@@ -283,7 +285,8 @@ class ControlLoop:
             self.config, self.revision = found.config, found.revision
             if self.config.control_loop_interval_seconds != is_slower:
                 self.controller = None
-                declare(self.engine, self)
+                if self.is_attached:
+                    declare(self.engine, self)
 
     def tick(self, scheduled_for: datetime, token: int) -> str:
         """Tick once, unless a later tick has begun; return the state. Raises `StoreError`."""
@@ -370,6 +373,19 @@ class NoIntake:
 NO_INTAKE: Final = NoIntake()
 
 
+def find_loop(
+    engine: Engine, config: AdaptiveControlConfig, guard: GuardState | None
+) -> ControlLoop | None:
+    """Return the loop of an engine in this process; None where its store has no place for it."""
+    known = registered(engine)
+    if known.loop is None and guard is not None and is_published(engine):
+        known.loop = ControlLoop(engine, config, guard)
+        for each in known.subsystems.values():
+            pinnable = Pinnable(INTAKE_MODES, partial(_pin, each))
+            guard.overrides.subsystems.setdefault(each.name, pinnable)
+    return known.loop
+
+
 def attach(
     engine: Engine, config: AdaptiveControlConfig, guard: GuardState | None
 ) -> ControlLoop | None:
@@ -379,14 +395,12 @@ def attach(
     `ulak up` and `ulak worker` do so for the program that they load; a program that runs workers
     itself calls it before it opens the engine. Twice is nothing.
     """
-    known = registered(engine)
-    if known.loop is not None or guard is None or not is_published(engine):
-        return known.loop
-    if not known.subsystems and not guard.config.decision_layer_enabled:
+    loop = find_loop(engine, config, guard)
+    if loop is None or guard is None or loop.is_attached:
+        return loop
+    if not registered(engine).subsystems and not guard.config.decision_layer_enabled:
         return None
-    known.loop = loop = ControlLoop(engine, config, guard)
-    for each in known.subsystems.values():
-        guard.overrides.subsystems[each.name] = Pinnable(INTAKE_MODES, partial(_pin, each))
+    loop.is_attached = True
 
     def tick(run: Run[None]) -> str:
         return loop.tick(run.scheduled_for or run.now, run.token)
@@ -422,7 +436,7 @@ def find_pace(engine: Engine) -> Pace:
     """Return how often a process publishes: three times in an interval. The newest configuration
     is in force from then on. Raises `StoreError`."""
     loop = registered(engine).loop
-    if loop is None:
+    if loop is None or not loop.is_attached:
         return USUAL_PACE
     loop.refresh()
     third_s = loop.config.control_loop_interval_seconds / 3

@@ -248,14 +248,17 @@ class ControlState:
         self, revision: int, config: AdaptiveControlConfig, *, actor: str, reason: str
     ) -> Revision:
         """Make the revision after `revision`; the next tick takes it into force. The same
-        configuration again makes none. Raises `StaleRevision`: another one was faster."""
+        configuration again changes nothing but the audit. Raises `StaleRevision`: another one was
+        faster."""
         newest = self._find_newest()
         if newest is None or newest[0].revision != revision:
             raise StaleRevision(0 if newest is None else newest[0].revision)
         old, new = newest[0].config.document(), config.document()
-        if old == new:
-            return newest[0]
         now_ms = self.now_ms
+        if old == new:
+            data = {"reason": reason, "revision": revision, "changed": []}
+            self.write_audit("config", "", now_ms, data, actor=actor)
+            return newest[0]
         row = self._make_row(
             revision + 1, config, newest[1].get("environment"), actor, reason, now_ms
         )

@@ -16,7 +16,6 @@ from ulak.auth.identity import Identity
 from ulak.auth.principal import add_scopes
 from ulak.control.operations import Operations
 from ulak.control.status import read_gauges
-from ulak.control.subsystems import registered
 from ulak.engine.bulk import Bulk
 from ulak.engine.engine import Engine
 from ulak.idempotency import Guard as IdempotencyGuard
@@ -93,8 +92,8 @@ def app(
     state = wiring.guard_state_of(engine)
     if state is not None:
         read_too.append(state.read_metrics)
-    loop = registered(engine).loop
-    if loop is not None:
+    loop = wiring.control_loop_of(engine)
+    if loop is not None and loop.is_attached:
         read_too.append(partial(read_gauges, loop))
     made.state.metrics = shown = Metrics(engine, read_too, counted)
     if state is not None:

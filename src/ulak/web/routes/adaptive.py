@@ -12,7 +12,7 @@ from ulak.control.simulation import simulate_samples
 from ulak.control.state import Revision
 from ulak.errors import NotSupported
 from ulak.web.callers import Caller, actor_of, guarded_router
-from ulak.web.schemas import Body, example
+from ulak.web.schemas import Body, example, problems
 
 PREFIX: Final = "/admin/ops/adaptive"
 Reason = Annotated[str, Field(min_length=1, max_length=500, description="Why, for the audit.")]
@@ -104,8 +104,8 @@ def adaptive_router(found: Operations | None) -> APIRouter:
     def operations() -> Operations:
         if found is None:
             raise NotSupported(
-                "this program has no adaptive control: it needs SQLite or PostgreSQL, and a "
-                "service that registers a subsystem or OPS_GUARD_DECISION_LAYER_ENABLED=true"
+                "this store has no tables in which adaptive control could keep its state; connect "
+                "to SQLite or PostgreSQL"
             )
         return found
 
@@ -120,7 +120,7 @@ def adaptive_router(found: Operations | None) -> APIRouter:
         """Return the newest configuration."""
         return _show(operations().read_config())
 
-    @routes.patch(f"{PREFIX}/config", response_model=ConfigShown)
+    @routes.patch(f"{PREFIX}/config", response_model=ConfigShown, responses=problems(409))
     def change_config(body: ConfigAsked, principal: Caller) -> Any:
         """Change fields; the next tick takes them into force."""
         actor = actor_of(principal)
@@ -134,7 +134,7 @@ def adaptive_router(found: Operations | None) -> APIRouter:
         """Return the targets that may be touched; none means that nothing ever is."""
         return _show_list(operations().read_config())
 
-    @routes.put(f"{PREFIX}/allowlist", response_model=ListShown)
+    @routes.put(f"{PREFIX}/allowlist", response_model=ListShown, responses=problems(409))
     def replace_allowlist(body: AllowlistAsked, principal: Caller) -> Any:
         """Replace the list; the next tick takes it into force."""
         entries = [entry.model_dump() for entry in body.entries]
@@ -142,7 +142,9 @@ def adaptive_router(found: Operations | None) -> APIRouter:
         made = operations().replace_allowlist(entries, actor=actor, reason=body.reason)
         return _show_list(made)
 
-    @routes.post(f"{PREFIX}/guard/restore", response_model=dict[str, Any])
+    @routes.post(
+        f"{PREFIX}/guard/restore", response_model=dict[str, Any], responses=problems(409)
+    )
     def restore(body: RestoreAsked, principal: Caller) -> Any:
         """Confirm that the guard enforces again; return the decision event."""
         actor = actor_of(principal)
