@@ -200,6 +200,10 @@ def test_switches_that_could_never_be_read_are_a_fault(opened, monkeypatch):
         broken.setattr(GuardState, "refresh", fail)
         assert reason(guarded.ask("/jobs")) == "INTERNAL_ERROR"
         assert guarded.ask("/flows").status_code == 200
+        scrape = guarded.ask("/metrics")
+        assert scrape.status_code == 200
+        assert "ulak_kill_switch{" not in scrape.text
+        assert 'ulak_guard_faults_total{part="kill-switch"} 2.0' in scrape.text
     guarded.state.refresh()
     assert guarded.ask("/jobs").status_code == 200
 

@@ -179,6 +179,17 @@ def test_requests_are_counted_by_the_template_of_their_route(engine, ask, monkey
     assert value(said, "ulak_requests_in_flight") == 1, "the scrape itself"
 
 
+@pytest.mark.shows("A-12")
+def test_what_a_caller_waits_for_of_its_own_will_is_not_latency(engine, ask):
+    app = ulak.web.app(engine, identity=None)
+    job = engine.submit(engine.greet, "ada").id
+    assert ask(app, f"/jobs/{job}?wait=0.5").status_code == 200
+    found = {family.name: family.series for family in app.state.metrics.read()}
+    *_, latency_s = found["http_request_duration_seconds"]["GET", "/jobs/{id}", "2xx"]
+    *_, whole_s = found["ulak_request_seconds"]["GET", "/jobs/{id}"]
+    assert latency_s <= whole_s - 0.5
+
+
 def test_a_store_that_fails_is_down_and_the_counters_are_answered(engine, monkeypatch):
     metrics = Metrics(engine)
     engine.submit(engine.greet, "ada")

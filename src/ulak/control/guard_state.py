@@ -196,10 +196,16 @@ class GuardState:
         ]
 
     def read_metrics(self) -> list[Metric]:
-        """Return the gauge of the switches, as the store has them."""
+        """Return the gauge of the switches, as the store has them; nothing while they are not
+        known."""
         from prometheus_client.metrics_core import GaugeMetricFamily
 
-        self.refresh()
+        try:
+            self.refresh()
+        except Exception as error:  # noqa: BLE001 - a role that may not read must not fail a scrape
+            log.warning("the state of the guard cannot be read", extra={"error": str(error)})
+        if not self.is_known:
+            return []
         active = self.switches.active
         gauge = GaugeMetricFamily(
             "ulak_kill_switch", "1 while a kill switch is on; tenant: that of any tenant.",

@@ -31,9 +31,9 @@ UNANSWERED: Final = "none"
 Place = tuple[str, str, str]
 """Method, template and status class."""
 
-WHOLE, BEGUN, WATCHED = 0, 1, 2
-"""What was measured of a request: all of it, or of a stream of events, which lasts as long as
-somebody watches, the time until it began and the time until it ended."""
+WHOLE, LATENCY, WATCHED = 0, 1, 2
+"""What was measured of a request: all of it; or, where it lasts as long as its caller likes to
+watch or to wait, its latency without that, and all of it."""
 
 
 class Requests:
@@ -56,7 +56,7 @@ class Requests:
             ),
             View(
                 "http_request_duration_seconds",
-                "How long requests took; of a stream of events, until it began.",
+                "How long requests took, without what callers liked to watch or to wait for.",
                 self._read_durations,
             ),
             self._in_flight,
@@ -67,16 +67,16 @@ class Requests:
 
     def ended(
         self, method: str, endpoint: str, status: str, seconds: float,
-        stream_began_s: float | None = None,
+        latency_s: float | None = None,
     ) -> None:  # fmt: skip
-        """Count a request; of a stream of events also when it began."""
+        """Count a request; `latency_s` is its latency where its caller made it last longer."""
         self._in_flight.add(-1)
         place = method, endpoint, status
         with self._lock:
-            if stream_began_s is None:
+            if latency_s is None:
                 self._add((WHOLE, place), seconds)
             else:
-                self._add((BEGUN, place), stream_began_s)
+                self._add((LATENCY, place), latency_s)
                 self._add((WATCHED, place), seconds)
 
     def _add(self, key: tuple[int, Place], seconds: float) -> None:
@@ -100,7 +100,7 @@ class Requests:
         return found
 
     def _read_counts(self) -> Family:
-        series = {place: (float(sum(n)),) for place, (*n, _) in self._read(BEGUN).items()}
+        series = {place: (float(sum(n)),) for place, (*n, _) in self._read(LATENCY).items()}
         return Family("ulak_requests", "counter", ("method", "route", "status"), series)
 
     def _read_seconds(self) -> Family:
@@ -109,7 +109,7 @@ class Requests:
 
     def _read_durations(self) -> Family:
         name, labels = "http_request_duration_seconds", ("method", "endpoint", "status")
-        return Family(name, "histogram", labels, self._read(BEGUN), LATENCY_SECONDS)
+        return Family(name, "histogram", labels, self._read(LATENCY), LATENCY_SECONDS)
 
 
 ANSWER: Final = "ulak.answer"
@@ -119,7 +119,7 @@ ANSWER: Final = "ulak.answer"
 class Answer:
     """How a request was answered, as far as it was."""
 
-    __slots__ = ("endpoint", "kind", "method", "seconds", "status", "stream_began_s")
+    __slots__ = ("endpoint", "kind", "method", "seconds", "status", "stream_began_s", "waited_s")
 
     def __init__(self) -> None:
         self.status = 0
@@ -127,6 +127,15 @@ class Answer:
         self.method = self.endpoint = OTHER
         self.seconds = 0.0
         self.stream_began_s: float | None = None
+        self.waited_s = 0.0
+        """For how long the handler has waited because its caller asked for that."""
+
+    @property
+    def latency_s(self) -> float | None:
+        """How long the caller had to wait of those seconds, where it is not all of them."""
+        if self.stream_began_s is not None:
+            return self.stream_began_s
+        return max(0.0, self.seconds - self.waited_s) if self.waited_s else None
 
 
 class MetricsMiddleware:
@@ -168,7 +177,7 @@ class MetricsMiddleware:
             answer.seconds = time.monotonic() - began
             answer.method, answer.endpoint = find_template(scope)
             requests.ended(
-                answer.method, answer.endpoint, answer.kind, answer.seconds, answer.stream_began_s
+                answer.method, answer.endpoint, answer.kind, answer.seconds, answer.latency_s
             )
 
 

@@ -113,6 +113,10 @@ _ERRORS: Final[Mapping[Denial, type[ServiceError]]] = {
 }
 
 
+class NeverRead(Exception):
+    """Nothing is known of the kill switches yet; the log has said why."""
+
+
 class GuardChain:
     """The guard of one application: the state of its engine, and what its routes are."""
 
@@ -182,7 +186,7 @@ class GuardChain:
         active = state.switches.active
         if not active:
             if not state.is_known:
-                raise LookupError("the kill switches were never read")
+                raise NeverRead
             return None
         if GLOBAL in active:
             return GLOBAL
@@ -279,7 +283,8 @@ class GuardChain:
 
     def _count_fault(self, part: str, error: Exception) -> None:
         self.state.tallies.faults.add((part,))
-        log.warning("a part of the guard failed", extra={"part": part, "error": str(error)})
+        if not isinstance(error, NeverRead):
+            log.warning("a part of the guard failed", extra={"part": part, "error": str(error)})
 
     def _denied(self, denial: Denial, why: str, **options: Any) -> ServiceError:
         self.state.tallies.denials.add((denial.value,))

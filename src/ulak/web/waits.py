@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import Request
 
+from ulak.control.request_metrics import ANSWER, Answer
 from ulak.engine.threads import call_on
 
 
@@ -49,5 +51,12 @@ async def while_serving(request: Request) -> AsyncIterator[None]:
     what it has by then.
     """
     waits: Waits = request.app.state.waits
-    async with waits.hold():
-        yield
+    answer: Answer | None = request.scope.get(ANSWER)
+    began = time.monotonic()
+    try:
+        async with waits.hold():
+            yield
+    finally:
+        # What a caller waits for of its own will says nothing about how quick the API is.
+        if answer is not None:
+            answer.waited_s += time.monotonic() - began
