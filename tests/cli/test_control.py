@@ -11,12 +11,11 @@ import pytest
 import ulak as library
 from ulak.control.config import AdaptiveControlConfig
 from ulak.control.explanation import explain
-from ulak.control.guard import GuardConfig
-from ulak.control.guard_state import guard_state
 from ulak.control.loop import ControlLoop
 from ulak.control.signals import PDF
 from ulak.control.state import LastTick
 from ulak.control.subsystems import Depth, subsystem
+from ulak.wiring import guard_state_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "control"
 EVERYTHING = [{"tenant_id": "*", "endpoint_class": "*", "subsystem_id": "*"}]
@@ -54,7 +53,9 @@ def tick(folder: Path, times: int, **changes: Any) -> None:
     config = AdaptiveControlConfig().changed({"targets": EVERYTHING, **changes})
     with library.connect(f"sqlite:///{folder / 'controlled.db'}") as engine:
         subsystem(engine, PDF, depth=lambda: Depth(80, 4.0), admission=Intake())
-        loop = ControlLoop(engine, config, guard_state(engine, GuardConfig()))
+        guard = guard_state_of(engine)
+        assert guard is not None
+        loop = ControlLoop(engine, config, guard)
         for n in range(times):
             loop.tick(datetime.now(UTC) + timedelta(seconds=n), 1)
 

@@ -35,6 +35,7 @@ from ulak.control.signals import (
     ControlDecisionEvent,
     ControlSignal,
     Outcome,
+    PriorityLevel,
     Reason,
     SignalType,
     plain,
@@ -230,20 +231,29 @@ class AdaptiveController:
             condition = memory["condition"]
             self._state = AdaptiveControllerState(condition["state"])
             self.failure, self.failed_at_ms = condition["failure"], condition["since_ms"]
+            self._is_stopped_for = dict(condition.get("stopped_for", {}))
+            signals = [_read_signal(data) for data in condition.get("proposals", [])]
+            self.proposals = {signal.subsystem_id: signal for signal in signals}
+        known = memory.get("changed_at_ms", {})
         for subsystem_id, mode in self.modes.items():
             timers = self.hysteresis.state(subsystem_id)
-            if timers.current_mode != mode.mode or timers.last_transition_ms < mode.since_ms:
+            # By a clock that was set back a change that is known is in the future.
+            is_later = timers.last_transition_ms < mode.since_ms != known.get(subsystem_id)
+            if timers.current_mode != mode.mode or is_later:
                 before = timers.current_mode or first_mode(subsystem_id).mode
                 self.hysteresis.record_transition(subsystem_id, before, mode.mode, mode.since_ms)
 
     def memory(self) -> dict[str, Any]:
-        """Return the timers and the state, for the next tick wherever it runs."""
+        """Return the timers, the state, the proposals and what refused clients are told, for the
+        next tick wherever it runs."""
         return {
             "timers": self.hysteresis.document(),
             "condition": {
                 "state": self._state.value, "failure": self.failure,
-                "since_ms": self.failed_at_ms,
+                "since_ms": self.failed_at_ms, "stopped_for": self._is_stopped_for,
+                "proposals": [asdict(signal) for signal in self.proposals.values()],
             },
+            "changed_at_ms": {name: mode.since_ms for name, mode in self.modes.items()},
         }  # fmt: skip
 
     def configure(
@@ -348,13 +358,9 @@ class AdaptiveController:
         self._drop_lapsed_proposals(signals)
         if was_failing:
             if not any(source.is_stale for source in health):
-                self._state, self.failed_at_ms, self.failure = (
-                    AdaptiveControllerState.RUNNING,
-                    None,
-                    "",
-                )
+                self._recover()
             return []
-        self._state = AdaptiveControllerState.RUNNING
+        self._recover()
         acted = self._act(signals, now_ms, report)
         self._renew_stops(now_ms)
         return acted
@@ -442,6 +448,10 @@ class AdaptiveController:
         if self._state != AdaptiveControllerState.SUSPENDED:
             self._enter(AdaptiveControllerState.SUSPENDED, ALL_STALE, "", report)
 
+    def _recover(self) -> None:
+        self._state = AdaptiveControllerState.RUNNING
+        self.failure, self.failed_at_ms = "", None
+
     def _fail(self, error: Exception, report: TickReport) -> None:
         report.failure = _describe(error)
         if self._state != AdaptiveControllerState.FAILSAFE:
@@ -481,6 +491,12 @@ class AdaptiveController:
         own = [b for b in self.report.budgets if b.subsystem_id == subsystem_id]
         seen = [b for b in own if getattr(b, "events", b.budget_total)]
         return max((b.burn_rate for b in seen), default=None)
+
+
+def _read_signal(data: Mapping[str, Any]) -> ControlSignal:
+    priority = PriorityLevel(data["priority"])
+    kind = SignalType(data["signal_type"])
+    return ControlSignal(**{**data, "signal_type": kind, "priority": priority})
 
 
 def _describe(error: Exception) -> str:

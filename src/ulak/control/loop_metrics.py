@@ -7,11 +7,17 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from ulak.control.signals import (
+    ACCEPTING,
+    BACKPRESSURE,
+    ENFORCE,
     GUARD,
     MODES,
+    PDF,
+    SHADOW,
     ControlDecisionEvent,
     ControlSignal,
     Outcome,
+    Reason,
     SignalType,
     plain,
 )
@@ -23,6 +29,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("ulak.control")
 
 TICK_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5)
+_PROTECTING: Final = (Reason.BUDGET_EXHAUSTED, Reason.BURN_EXCEEDED)
+KNOWN: Final = [
+    *((reason, ENFORCE, SHADOW) for reason in (Reason.P95_EXCEEDED, *_PROTECTING)),
+    (Reason.MANUAL_OVERRIDE, SHADOW, ENFORCE),
+    *((reason, ACCEPTING, BACKPRESSURE) for reason in (Reason.DEPTH_EXCEEDED, *_PROTECTING)),
+    (Reason.DEPTH_RECOVERED, BACKPRESSURE, ACCEPTING),
+]
+"""Every change that the loop or the confirmation of a proposal makes: shown at 0 from the start,
+since a rate needs the zero before the one."""
 NOT_LISTED: Final = "not in the allow-list"
 INSUFFICIENT: Final = ("min_samples", "bucket_coverage", "source_stale")
 
@@ -41,13 +56,15 @@ class LoopMetrics:
         self.transitions = Counter(
             "adaptive_guard_mode_transition", "Changes of the guard's mode.",
             ("from_mode", "to_mode", "reason"),
+            known=[(*modes, reason) for reason, *modes in KNOWN if modes[0] in (ENFORCE, SHADOW)],
         )  # fmt: skip
         self.decisions = Counter(
-            "adaptive_control_decision", "Changes of any mode.", ("reason", "from_mode", "to_mode")
-        )
+            "adaptive_control_decision", "Changes of any mode.", ("reason", "from_mode", "to_mode"),
+            known=KNOWN,
+        )  # fmt: skip
         self.oscillations = Counter(
             "adaptive_oscillation_detected", "Ticks that held a mode since it changed too often.",
-            ("subsystem",),
+            ("subsystem",), known=[(GUARD,), (PDF,)],
         )  # fmt: skip
         self.failsafe = Counter(
             "adaptive_control_failsafe", "Times that the loop stopped deciding.", ("reason",),
@@ -56,6 +73,7 @@ class LoopMetrics:
         self.insufficient = Counter(
             "adaptive_telemetry_insufficient", "Ticks without enough telemetry to decide.",
             ("subsystem", "reason"),
+            known=[(name, reason) for name in (GUARD, PDF) for reason in INSUFFICIENT],
         )  # fmt: skip
         self.drift = Counter(
             "adaptive_config_drift", "Ticks whose queries were not the canonical ones.",

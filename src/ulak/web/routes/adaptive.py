@@ -142,9 +142,7 @@ def adaptive_router(found: Operations | None) -> APIRouter:
         made = operations().replace_allowlist(entries, actor=actor, reason=body.reason)
         return _show_list(made)
 
-    @routes.post(
-        f"{PREFIX}/guard/restore", response_model=dict[str, Any], responses=problems(409)
-    )
+    @routes.post(f"{PREFIX}/guard/restore", response_model=dict[str, Any], responses=problems(409))
     def restore(body: RestoreAsked, principal: Caller) -> Any:
         """Confirm that the guard enforces again; return the decision event."""
         actor = actor_of(principal)
