@@ -111,6 +111,14 @@ EXTRAS = (
         beside="web",
         refused=(("cutting", "--help"), ("worker", "--service", "cutting")),
     ),
+    Extra(
+        "control",
+        "import runpy, sys\n"
+        "from pathlib import Path\n"
+        "Path('step.yaml').write_text('load: step')\n"
+        "sys.argv = ['ulak', 'control', 'simulate', 'step.yaml']\n"
+        "runpy.run_module('ulak', run_name='__main__')",
+    ),
     Extra("s3", "from ulak.artifacts import *; S3Storage(S3Settings(bucket='artifacts'))"),
     Extra(
         "encryption",

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ulak.control.guard import GuardConfig
 from ulak.control.guard_state import GuardState
 from ulak.control.limiter import RateLimiter
 from ulak.control.switches import KillSwitchManager
+from ulak.errors import ServiceError
 from ulak.web import guard
 
 PUT = "/admin/ops/kill-switches/"
@@ -308,6 +310,24 @@ def test_limits_are_for_each_principal_and_group_and_asked_after_authentication(
     assert guarded.ask("/jobs", who="viewer").status_code == 200
     guarded.now_ms += 60_000
     assert guarded.ask("/jobs").status_code == 200
+
+
+class ComeBack(ServiceError):
+    """A service refuses, and says when to come back."""
+
+    code, status = "come-back", 503
+
+
+@pytest.mark.shows("A-9")
+@pytest.mark.parametrize(("after", "is_open"), [(timedelta(seconds=5), False), (None, True)])
+def test_a_refusal_that_says_when_to_come_back_is_no_failure(opened, monkeypatch, after, is_open):
+    def refuse(*_args: Any, **_options: Any) -> None:
+        raise ComeBack("come back later", retry_after=after)
+
+    guarded = opened()
+    monkeypatch.setattr(guarded.engine, "jobs", refuse)
+    answers = [guarded.ask("/jobs") for _ in range(12)]
+    assert (reason(answers[-1]) == "CIRCUIT_OPEN") == is_open
 
 
 @pytest.mark.shows("A-9")

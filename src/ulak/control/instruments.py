@@ -8,7 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, get_args
 
 from ulak.control.subsystems import registered
-from ulak.control.tallies import ALONE, OTHER, Counter, Family, Gauge, Histogram, Labels, Tally
+from ulak.control.tallies import (
+    ALONE,
+    OTHER,
+    Counter,
+    Family,
+    Gauge,
+    Histogram,
+    Labels,
+    Tally,
+    View,
+)
 from ulak.core import event as kinds
 from ulak.core.change import Change, Committed, KeyTaken, LeaseLost, Receipt, SlotTaken, Stale
 from ulak.core.job import NewJob
@@ -40,6 +50,10 @@ class Instruments:
     def __init__(self, engine: Engine) -> None:
         self.labels = Labels(engine)
         self._loop = registered(engine).metrics
+        self.rejected = View(
+            "adaptive_pdf_jobs_rejected", "New PDF jobs that were refused here.",
+            self._count_rejected,
+        )  # fmt: skip
         self.running = Gauge(
             "ulak_stages_running", "Stages that run now.",
             lambda: sum(worker.running for worker in list(engine.kernel.working_here)),
@@ -108,6 +122,10 @@ class Instruments:
     def read(self) -> list[Family]:
         """Return how everything stands now."""
         return [tally.read() for tally in self.tallies]
+
+    def _count_rejected(self) -> Family:
+        refused = self.submits.read().series.get(("pdf", OVERLOADED), (0.0,))
+        return Family("adaptive_pdf_jobs_rejected", "counter", (), {ALONE: refused})
 
     def accepted(self, added: Sequence[Added], seconds: float | None) -> None:
         if seconds is not None:

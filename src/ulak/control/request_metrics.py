@@ -119,10 +119,15 @@ ANSWER: Final = "ulak.answer"
 class Answer:
     """How a request was answered, as far as it was."""
 
-    __slots__ = ("endpoint", "kind", "method", "seconds", "status", "stream_began_s", "waited_s")
+    __slots__ = (
+        "endpoint", "is_refusal", "kind", "method", "seconds", "status", "stream_began_s",
+        "waited_s",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.status = 0
+        self.is_refusal = False
+        """Whether it is a 503 that says when to come back."""
         self.kind = UNANSWERED
         self.method = self.endpoint = OTHER
         self.seconds = 0.0
@@ -159,6 +164,9 @@ class MetricsMiddleware:
             if message["type"] == "http.response.start":
                 answer.status = status = message["status"]
                 answer.kind = STATUSES[status // 100 - 1] if 100 <= status < 600 else OTHER
+                if status == 503:
+                    names = {name.lower() for name, _ in message.get("headers", ())}
+                    answer.is_refusal = b"retry-after" in names
                 if any(text.startswith(EVENTS) for _, text in message.get("headers", ())):
                     answer.stream_began_s = time.monotonic() - began
             await send(message)

@@ -128,6 +128,8 @@ class GuardChain:
         self._asks = asks
         self._service = {line.path: name for name, r in brought.items() for line in r.access}
         self._groups = {at: _group(line) for at, line in access.items()}
+        # Probes and pages: a probe that says what is lacking must not be closed for saying it.
+        self._probes = {at for at, line in access.items() if line.is_public and at[0] == "GET"}
         for name, routes in brought.items():
             for limit in routes.rate_limits:
                 state.add_limit(f"{name}/{limit.group}", limit.per_minute)
@@ -154,7 +156,7 @@ class GuardChain:
         tenant = self._find_tenant(request, principal)
         self._ask_switches(request.method, template, tenant)
         self._ask_limiter(request, template, principal, now_ms)
-        self._ask_breakers(visit, template, now_ms)
+        self._ask_breakers(visit, request.method, template, now_ms)
         if state.config.decision_layer_enabled:
             try:
                 self._judge(request.method, template, tenant, now_ms)
@@ -218,8 +220,10 @@ class GuardChain:
                 retry_after=timedelta(seconds=wait_s),
             )
 
-    def _ask_breakers(self, visit: Visit, template: str, now_ms: int) -> None:
+    def _ask_breakers(self, visit: Visit, method: str, template: str, now_ms: int) -> None:
         state = self.state
+        if (_plain(method), template) in self._probes:
+            return
         try:
             for dependency in state.config.find_dependencies(template):
                 breaker = state.breaker(dependency)
@@ -343,7 +347,9 @@ class RequestGuard:
             raise
         finally:
             if visit.passes:
-                visit.record(scope[ANSWER].status)
+                answer = scope[ANSWER]
+                # A service that says when to come back has refused, and did not fail.
+                visit.record(NOT_COUNTED if answer.is_refusal else answer.status)
 
 
 def _group(line: Access) -> str:
