@@ -87,7 +87,7 @@ def measure(app: Any, requests: int) -> Callable[[], float]:
     return take
 
 
-def control_figure(requests: int = REQUESTS, rounds: int = ROUNDS) -> Figure:
+def guard_figure(requests: int = REQUESTS, rounds: int = ROUNDS) -> Figure:
     """Measure with and without the guard in turns."""
     os.environ |= VARIABLES
     try:

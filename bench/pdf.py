@@ -76,7 +76,7 @@ class Press:
         platform = Settings(data=self._folder / "data")
         config = load(self.environ, platform)
         engine: Engine = ulak.connect(self.environ["ULAK_STORE"])
-        with _environ(self.environ):
+        with environ(self.environ):
             pdf.service.attach(engine, platform)
         with engine:
             self._engine = engine
@@ -112,7 +112,7 @@ class Press:
 
     def memory_mib(self) -> float:
         """The proportional set size of the worker, the browser and everything below."""
-        return sum(map(_pss_kib, _tree(self.pid))) / 1024
+        return sum(map(_pss_kib, tree(self.pid))) / 1024
 
     def _succeeded(self) -> int:
         return sum(c.jobs for c in self._engine.inspect.counts() if c.state == "succeeded")
@@ -203,7 +203,7 @@ def _write_template(folder: Path, document: Path) -> None:
 
 
 @contextmanager
-def _environ(more: dict[str, str]) -> Iterator[None]:
+def environ(more: dict[str, str]) -> Iterator[None]:
     before = dict(os.environ)
     os.environ.update(more)
     try:
@@ -213,7 +213,7 @@ def _environ(more: dict[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _tree(root: int) -> list[int]:
+def tree(root: int) -> list[int]:
     """The process and everything below it."""
     below: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
