@@ -1,10 +1,15 @@
 """`ulak doctor`: what is in force, and which jobs nobody can serve."""
 
 import asyncio
+import re
+from pathlib import Path
 
 import pytest
 
+from ulak.control.config import VARIABLES as CONTROL
 from ulak.control.guard import VARIABLES
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 
 NEXT = """
 import ulak
@@ -156,3 +161,15 @@ def test_doctor_shows_the_settings_of_the_guard(shop, monkeypatch):
     limit = "OPS_GUARD_RATE_LIMIT_OTHER_PER_MINUTE"
     assert found[limit] == {"value": 60, "source": limit}
     assert found["OPS_GUARD_DECISION_LAYER_ENABLED"] == {"value": False, "source": "default"}
+
+
+def test_doctor_shows_the_settings_of_adaptive_control(shop, monkeypatch):
+    monkeypatch.setenv("ADAPTIVE_CONTROL_DWELL_TIME", "60")
+    found = shop.ulak("doctor", "--json").document["settings"]
+    dwell = "ADAPTIVE_CONTROL_DWELL_TIME"
+    assert found[dwell] == {"value": 60, "source": dwell}
+    assert found["ADAPTIVE_CONTROL_ENABLED"] == {"value": True, "source": "default"}
+    assert set(CONTROL) <= set(found)
+    page = PAGE.read_text(encoding="utf-8")
+    described = re.findall(r"^\| (ADAPTIVE_CONTROL_\w+) \|", page, re.M)
+    assert described == list(CONTROL)

@@ -13,6 +13,7 @@ import typer
 import ulak
 from ulak import settings, wiring
 from ulak.clock import rfc3339, to_datetime
+from ulak.control.config import VARIABLES as CONTROL
 from ulak.control.guard import describe_guard
 from ulak.core.flow import Flow
 from ulak.core.job import lane_before
@@ -118,6 +119,7 @@ def _facts(
                 **{name: (found.shown(name), found.source(name)) for name in settings.names()},
                 **_of_idempotency(),
                 **_of_guard(),
+                **_of_control(),
                 **{k: v for condition in conditions for k, v in condition.settings.items()},
             }.items()
         },
@@ -162,6 +164,15 @@ def _of_guard() -> dict[str, tuple[Any, str]]:
     """Return the settings of the request guard, by their variables."""
     shown = describe_guard(wiring.guard_settings())
     said = settings.read_variables(dict.fromkeys(shown, str))
+    return {name: (value, name if name in said else "default") for name, value in shown.items()}
+
+
+def _of_control() -> dict[str, tuple[Any, str]]:
+    """Return the settings of adaptive control, by their variables: those of a start, which a
+    change at runtime outlives."""
+    config = wiring.control_settings().document()
+    said = settings.read_variables(dict.fromkeys(CONTROL, str))
+    shown = {name: config[field] for name, field in CONTROL.items()}
     return {name: (value, name if name in said else "default") for name, value in shown.items()}
 
 

@@ -90,7 +90,8 @@ class Submitting:
         if there is one. Raises BadInput: `retry_after_seconds` is less than 1."""
         if retry_after_seconds < 1:
             raise BadInput("retry_after_seconds is 1 or more: callers are told to come back later")
-        self._move()
+        if connection is None:
+            self._move()  # in a transaction of its own, which an open one would keep waiting
         control = self.engine.flow_control
         if active:
             control.stop_accepting(
