@@ -7,8 +7,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, get_args
 
+from ulak.control.signals import PDF
 from ulak.control.subsystems import registered
-from ulak.control.tallies import ALONE, OTHER, Counter, Family, Gauge, Histogram, Labels, Tally
+from ulak.control.tallies import (
+    ALONE,
+    OTHER,
+    Counter,
+    Family,
+    Gauge,
+    Histogram,
+    Labels,
+    Tally,
+    View,
+)
 from ulak.core import event as kinds
 from ulak.core.change import Change, Committed, KeyTaken, LeaseLost, Receipt, SlotTaken, Stale
 from ulak.core.job import NewJob
@@ -49,6 +60,10 @@ class Instruments:
             "Jobs offered by submit: stored, answered with the holder of their key, or refused.",
             ("flow", "answer"),
         )
+        self.rejected = View(
+            "adaptive_pdf_jobs_rejected", "PDF jobs that were refused while intake was stopped.",
+            self._read_rejected,
+        )  # fmt: skip
         self.submit_seconds = Histogram(
             "ulak_submit_batch_seconds",
             "How long the store took to write new jobs that shared a commit.",
@@ -108,6 +123,10 @@ class Instruments:
     def read(self) -> list[Family]:
         """Return how everything stands now."""
         return [tally.read() for tally in self.tallies]
+
+    def _read_rejected(self) -> Family:
+        value = self.submits.read().series.get((PDF, OVERLOADED), (0.0,))
+        return Family("adaptive_pdf_jobs_rejected", "counter", (), {ALONE: value})
 
     def accepted(self, added: Sequence[Added], seconds: float | None) -> None:
         if seconds is not None:

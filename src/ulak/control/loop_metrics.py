@@ -51,7 +51,7 @@ class LoopMetrics:
         )  # fmt: skip
         self.failsafe = Counter(
             "adaptive_control_failsafe", "Times that the loop stopped deciding.", ("reason",),
-            known=[("internal_error",), ("all_sources_stale",)],
+            known=[("internal_error",), ("all_sources_stale",)], is_plain=True,
         )  # fmt: skip
         self.insufficient = Counter(
             "adaptive_telemetry_insufficient", "Ticks without enough telemetry to decide.",
