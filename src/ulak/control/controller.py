@@ -374,10 +374,12 @@ class AdaptiveController:
         report.budgets = self.budgets.evaluate(samples, now_ms, counts=counts or None)
         for subsystem_id in filter(health.__contains__, self.subsystems):
             histogram = self.collector.get_histogram(subsystem_id)
+            # The canonical histograms are needed; another service may have none.
+            is_needed = bool(histogram) or subsystem_id in (GUARD, PDF)
             found = self.sufficiency.check(
                 self.collector.get_samples(subsystem_id, now_ms - WINDOW_MS, now_ms),
                 [health[subsystem_id]], now_ms=now_ms, window_ms=WINDOW_MS,
-                interval_ms=interval_ms, histogram=histogram,
+                interval_ms=interval_ms, histogram=histogram if is_needed else None,
             )  # fmt: skip
             p95 = quantile_over(GUARD_SIGNAL.quantile, histogram, now_ms, WINDOW_MS)
             report.sufficiency[subsystem_id] = found

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, get_args
 
+from ulak.control.signals import PDF
 from ulak.control.subsystems import registered
 from ulak.control.tallies import (
     ALONE,
@@ -50,10 +51,6 @@ class Instruments:
     def __init__(self, engine: Engine) -> None:
         self.labels = Labels(engine)
         self._loop = registered(engine).metrics
-        self.rejected = View(
-            "adaptive_pdf_jobs_rejected", "New PDF jobs that were refused here.",
-            self._count_rejected,
-        )  # fmt: skip
         self.running = Gauge(
             "ulak_stages_running", "Stages that run now.",
             lambda: sum(worker.running for worker in list(engine.kernel.working_here)),
@@ -63,6 +60,10 @@ class Instruments:
             "Jobs offered by submit: stored, answered with the holder of their key, or refused.",
             ("flow", "answer"),
         )
+        self.rejected = View(
+            "adaptive_pdf_jobs_rejected", "PDF jobs that were refused while intake was stopped.",
+            self._read_rejected,
+        )  # fmt: skip
         self.submit_seconds = Histogram(
             "ulak_submit_batch_seconds",
             "How long the store took to write new jobs that shared a commit.",
@@ -123,9 +124,9 @@ class Instruments:
         """Return how everything stands now."""
         return [tally.read() for tally in self.tallies]
 
-    def _count_rejected(self) -> Family:
-        refused = self.submits.read().series.get(("pdf", OVERLOADED), (0.0,))
-        return Family("adaptive_pdf_jobs_rejected", "counter", (), {ALONE: refused})
+    def _read_rejected(self) -> Family:
+        value = self.submits.read().series.get((PDF, OVERLOADED), (0.0,))
+        return Family("adaptive_pdf_jobs_rejected", "counter", (), {ALONE: value})
 
     def accepted(self, added: Sequence[Added], seconds: float | None) -> None:
         if seconds is not None:

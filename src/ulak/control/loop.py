@@ -16,7 +16,7 @@ from ulak.control.collector import MetricsCollector
 from ulak.control.config import AdaptiveControlConfig
 from ulak.control.controller import COMPLETIONS, WINDOW_MS, AdaptiveController, install
 from ulak.control.decision import DecisionEngine
-from ulak.control.event_counts import BUCKET_MS, RAW_MS
+from ulak.control.event_counts import KEEP_MS, RAW_MS
 from ulak.control.guard_state import GuardMode, GuardState
 from ulak.control.hysteresis import HysteresisFilter
 from ulak.control.overrides import INTAKE_MODES, Pinnable
@@ -132,7 +132,7 @@ class Gathering:
                 continue
             key = f"{GUARD}/{row.process}/{row.family.name}"
             if row.family.name == REQUEST_SECONDS:
-                heard_ms = row.at // 1000
+                heard_ms = min(now_ms, row.at // 1000)
                 at_ms = max(at_ms, heard_ms)
                 if now_ms - heard_ms <= WINDOW_MS:
                     histograms[row.process] = _histogram(row.family, heard_ms)
@@ -143,7 +143,7 @@ class Gathering:
         bad, total = counts["5xx_rate"]
         sample = [at_ms, total, total - bad, self._find_p99(GUARD, histograms)]
         data = {"sample": sample, "counts": counts, "histograms": histograms}
-        self.rows.append(SourceRow(at_ms, GUARD, data))
+        self.rows.append(SourceRow(now_ms, GUARD, data))
 
     def _collect_subsystem(
         self, each: Subsystem, published: Iterable[Published], now_ms: int, present: set[str]
@@ -265,9 +265,10 @@ class ControlLoop:
         self.process = make_process_id()
         self.is_attached = False
         """Whether workers of this process tick."""
-        self.controller: AdaptiveController | None = None
         self._environment = config
-        self._gathering: Gathering | None = None
+        self._made: tuple[AdaptiveController, Gathering] | None = None
+        self._prepared_for: AdaptiveControlConfig | None = None
+        """What the parts were made with; None: they are to be made anew."""
         self._loaded_ms = 0
         self._ticks = 0
 
@@ -281,18 +282,19 @@ class ControlLoop:
         if found is None:
             found = self.state.adopt_environment(self._environment)
         if found.revision != self.revision:
-            is_slower = self.config.control_loop_interval_seconds
+            before = self.interval
             self.config, self.revision = found.config, found.revision
-            if self.config.control_loop_interval_seconds != is_slower:
-                self.controller = None
-                if self.is_attached:
-                    declare(self.engine, self)
+            if self.interval != before and self.is_attached:
+                declare(self.engine, self)
 
     def tick(self, scheduled_for: datetime, token: int) -> str:
         """Tick once, unless a later tick has begun; return the state. Raises `StoreError`."""
         state = self.state
-        now_ms = state.now_ms
-        fence = int(scheduled_for.timestamp()) * 1000 + token
+        scheduled_ms, now_ms = int(scheduled_for.timestamp() * 1000), state.now_ms
+        # By its date, so that a tick which is a little late neither shortens nor lengthens a timer.
+        if 0 <= now_ms - scheduled_ms < self.interval.total_seconds() * 1000:
+            now_ms = scheduled_ms
+        fence = scheduled_ms * 1000 + token
         if not state.begin_tick(fence, self.process, now_ms):
             return "superseded"
         self.refresh()
@@ -300,13 +302,15 @@ class ControlLoop:
         self.overrides.refresh()
         self.overrides.release_expired(now_ms)
         controller, gathering = self._prepare(now_ms)
+        # What was counted and cannot be stored is counted again: only a tick that ended is known.
+        self._prepared_for = None
         controller.tick(now_ms)
         memory = {**controller.memory(), "counters": gathering.seen}
         report = {**controller.report.document(), **describe(controller, now_ms)}
         state.end_tick(
             state=controller.state.value, memory=memory, report=report, rows=gathering.rows
         )
-        self._loaded_ms = now_ms
+        self._loaded_ms, self._prepared_for = now_ms, controller.config
         if self._ticks % PRUNE_EVERY == 0:
             self._clean_up(now_ms)
         self._ticks += 1
@@ -314,23 +318,27 @@ class ControlLoop:
 
     def _prepare(self, now_ms: int) -> tuple[AdaptiveController, Gathering]:
         """Return the controller as the last tick has left it, in whatever process that ran."""
-        last = self.state.find_last_tick()
-        if self.controller is None or self._gathering is None:
-            self.controller, self._gathering = self._make()
+        last, config = self.state.find_last_tick(), self.config
+        # What others have stored meanwhile may be in buckets by now, or before that time by a clock
+        # that was set back.
+        is_lost = not 0 <= now_ms - self._loaded_ms <= RAW_MS
+        if is_lost:
+            self.state.fold(now_ms, keep_ms=find_keep_ms(config))
+        if self._made is None or config != self._prepared_for or is_lost:
+            self._made = self._make(config)
             for bucket in self.state.read_buckets():
-                self.controller.collector.fold_in(*bucket)
-            self._loaded_ms = now_ms - RAW_MS - BUCKET_MS
-            install(self.controller)
-        self.controller.configure(self.config, now_ms=now_ms)
-        self.controller.reload()
-        self._gathering.load({} if last is None else last.memory.get("counters", {}))
-        self._gathering.replay(self.state.read_samples(self._loaded_ms))
-        return self.controller, self._gathering
+                self._made[0].collector.fold_in(*bucket)
+            self._loaded_ms = 0
+            install(self._made[0])
+        controller, gathering = self._made
+        controller.reload()
+        gathering.load({} if last is None else last.memory.get("counters", {}))
+        gathering.replay(self.state.read_samples(self._loaded_ms, now_ms))
+        return controller, gathering
 
-    def _make(self) -> tuple[AdaptiveController, Gathering]:
-        config = self.config
+    def _make(self, config: AdaptiveControlConfig) -> tuple[AdaptiveController, Gathering]:
         interval_ms = config.control_loop_interval_seconds * 1000
-        collector = MetricsCollector(interval_ms)
+        collector = MetricsCollector(interval_ms, keep_ms=find_keep_ms(config))
         gathering = Gathering(self.engine, collector)
         needed = required_samples(WINDOW_MS, interval_ms, config.min_sample_ratio)
         targets = {GUARD: config.guard_slo_target, PDF: config.pdf_slo_target}
@@ -355,10 +363,15 @@ class ControlLoop:
         return controller, gathering
 
     def _clean_up(self, now_ms: int) -> None:
-        self.state.fold(now_ms)
+        self.state.fold(now_ms, keep_ms=find_keep_ms(self.config))
         before = to_datetime(now_ms * 1000) - KEPT
         for ended in ("done", "expired", "failed"):
             self.engine.retention.prune(ended_before=before, of=(NAME, ended), limit=A_BATCH)
+
+
+def find_keep_ms(config: AdaptiveControlConfig) -> int:
+    """Return how long events are counted: 30 days, or as long as the budgets ask for."""
+    return max(KEEP_MS, config.error_budget_window_seconds * 1000)
 
 
 class NoIntake:

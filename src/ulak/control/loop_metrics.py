@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ulak.control.signals import (
@@ -22,7 +21,7 @@ from ulak.control.signals import (
     SignalType,
     plain,
 )
-from ulak.control.tallies import ALONE, Counter, Histogram, Tally, View
+from ulak.control.tallies import ALONE, Counter, Histogram, Tally
 
 if TYPE_CHECKING:
     from ulak.control.controller import TickReport
@@ -69,11 +68,7 @@ class LoopMetrics:
         )  # fmt: skip
         self.failsafe = Counter(
             "adaptive_control_failsafe", "Times that the loop stopped deciding.", ("reason",),
-            known=[("internal_error",), ("all_sources_stale",)],
-        )  # fmt: skip
-        self.failsafe_plain = View(
-            "adaptive_control_failsafe", "The same, by the name without _total.",
-            lambda: replace(self.failsafe.read(), kind="gauge"),
+            known=[("internal_error",), ("all_sources_stale",)], is_plain=True,
         )  # fmt: skip
         self.insufficient = Counter(
             "adaptive_telemetry_insufficient", "Ticks without enough telemetry to decide.",

@@ -21,7 +21,7 @@ from ulak.control.signals import (
     ControlDecisionEvent,
     Reason,
 )
-from ulak.control.state import LastTick, Revision, StaleRevision
+from ulak.control.state import LastTick, Revision, StaleRevision, Superseded
 from ulak.control.subsystems import registered
 from ulak.control.tallies import ALONE
 from ulak.errors import BadInput, ServiceError
@@ -104,7 +104,10 @@ class Operations:
         document = event.document()
         with state.tables.writing() as connection:
             state.tables.take_turns(connection)
-            state.write_change(connection, Mode(ENFORCE, OPERATOR, "", now_ms), event, {})
+            try:
+                state.write_change(connection, Mode(ENFORCE, OPERATOR, "", now_ms), event, {})
+            except Superseded as faster:
+                raise _refuse("NOT_IN_SHADOW", str(faster)) from None
             data = {"reason": reason, "force": force, "event_id": event.event_id}
             state.write_audit("restore", GUARD, now_ms, data, actor=actor, connection=connection)
         return document

@@ -192,9 +192,9 @@ class ControlState:
 
     # --- samples ----------------------------------------------------------------------
 
-    def read_samples(self, after_ms: int) -> list[SourceRow]:
-        """Return what ticks have read since a time, in order."""
-        rows = self.tables.read(_SAMPLES, after_ms)
+    def read_samples(self, after_ms: int, until_ms: int) -> list[SourceRow]:
+        """Return what ticks have read between two times, in order: after the first one."""
+        rows = self.tables.read(_SAMPLES, after_ms, until_ms)
         return [SourceRow(at_ms, source_id, json.loads(data)) for at_ms, source_id, data in rows]
 
     def read_buckets(self) -> list[tuple[str, int, int, int]]:
@@ -202,22 +202,23 @@ class ControlState:
         rows = self.tables.read(_BUCKETS)
         return [(metric, start_ms, bad, total) for metric, start_ms, bad, total in rows]
 
-    def fold(self, now_ms: int) -> None:
-        """Put samples that are older than six hours into buckets, and forget what is older than 30
-        days, or in the audit of ticks older than a day."""
+    def fold(self, now_ms: int, *, keep_ms: int = KEEP_MS) -> None:
+        """Put samples that are older than six hours into buckets, and forget what is older than
+        `keep_ms`, or in the audit of ticks older than a day. By a clock that was set back samples
+        are in the future: of those only the events count, when their time comes."""
         edge = bucket_start(now_ms - RAW_MS)
         with self.tables.writing(quiet=True) as connection:
             self.tables.take_turns(connection)
             sums: dict[tuple[str, int], tuple[int, int]] = {}
-            for at_ms, data in self._run(connection, _OLD_SAMPLES, edge):
+            for at_ms, data in self._run(connection, _OLD_SAMPLES, edge, now_ms):
                 for metric, (bad, total) in json.loads(data).get("counts", {}).items():
                     key = metric, bucket_start(at_ms)
                     before = sums.get(key, (0, 0))
                     sums[key] = before[0] + bad, before[1] + total
             for (metric, start_ms), (bad, total) in sums.items():
                 self._run(connection, _ADD_BUCKET, metric, start_ms, bad, total)
-            self._run(connection, _DROP_SAMPLES, edge)
-            self._run(connection, _DROP_BUCKETS, now_ms - KEEP_MS - BUCKET_MS)
+            self._run(connection, _DROP_SAMPLES, edge, now_ms)
+            self._run(connection, _DROP_BUCKETS, now_ms - keep_ms - BUCKET_MS)
             self._run(connection, _DROP_TICKS, now_ms - DAY_MS)
 
     # --- configuration ----------------------------------------------------------------
@@ -386,10 +387,13 @@ _ADD_SAMPLE: Final = """
     ON CONFLICT (at_ms, source_id) DO NOTHING
 """
 _SAMPLES: Final = """
-    SELECT at_ms, source_id, data FROM {schema}.control_samples WHERE at_ms > ? ORDER BY at_ms
+    SELECT at_ms, source_id, data FROM {schema}.control_samples
+    WHERE at_ms > ? AND at_ms <= ? ORDER BY at_ms
 """
-_OLD_SAMPLES: Final = "SELECT at_ms, data FROM {schema}.control_samples WHERE at_ms < ?"
-_DROP_SAMPLES: Final = "DELETE FROM {schema}.control_samples WHERE at_ms < ?"
+_OLD_SAMPLES: Final = (
+    "SELECT at_ms, data FROM {schema}.control_samples WHERE at_ms < ? OR at_ms > ?"
+)
+_DROP_SAMPLES: Final = "DELETE FROM {schema}.control_samples WHERE at_ms < ? OR at_ms > ?"
 _BUCKETS: Final = (
     "SELECT metric, start_ms, bad, total FROM {schema}.control_buckets ORDER BY start_ms"
 )

@@ -81,12 +81,15 @@ class Family:
 
 class Counter:
     """A number that only rises, for each of its labels. Its `name` has no `_total`. Labels that are
-    `known` are there from the beginning, at 0: a rate needs the zero before the one."""
+    `known` are there from the beginning, at 0: a rate needs the zero before the one. One that
+    `is_plain` is shown by its name too."""
 
     def __init__(
-        self, name: str, help: str, labels: Sequence[str] = (), known: Iterable[LabelValues] = ()
-    ) -> None:
+        self, name: str, help: str, labels: Sequence[str] = (),
+        known: Iterable[LabelValues] = (), *, is_plain: bool = False,
+    ) -> None:  # fmt: skip
         self.name = name
+        self._is_plain = is_plain
         self._help = help
         self._labels = tuple(labels)
         self._lock = threading.Lock()
@@ -109,7 +112,10 @@ class Counter:
 
     def family(self, others: Family | None = None) -> Metric:
         """Return it for a scrape, together with that of others."""
-        return self.read().plus(others).show(self._help)
+        shown = self.read().plus(others).show(self._help)
+        for sample in list(shown.samples) if self._is_plain else ():
+            shown.add_sample(self.name, sample.labels, sample.value)
+        return shown
 
 
 class Gauge:
