@@ -240,8 +240,18 @@ def test_what_would_be_decided_is_told_and_nothing_changes(site: Controlled) -> 
     site.refused("POST", "/simulate", {"samples": [{"queue_depth": "many"}]}, 422)
 
 
-def test_a_program_without_a_loop_says_so(tmp_path: Path) -> None:
-    with ulak.connect(f"sqlite:///{tmp_path / 'jobs.db'}") as engine:
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("memory://", (501, "not-supported", None)),
+        ("sqlite:///jobs.db", (200, None, "not-started")),
+    ],
+)
+def test_a_program_without_a_loop_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, expected: tuple[object, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ulak.connect(url) as engine:
         app = ulak.web.app(engine, identity=Known())
 
         async def one() -> httpx.Response:
@@ -250,7 +260,8 @@ def test_a_program_without_a_loop_says_so(tmp_path: Path) -> None:
                 return await client.get(f"{ROOT}/status", headers=as_("admin"))
 
         answer = asyncio.run(one())
-    assert (answer.status_code, answer.json()["code"]) == (501, "not-supported")
+    document = answer.json()
+    assert (answer.status_code, document.get("code"), document.get("state")) == expected
 
 
 # --- metrics ----------------------------------------------------------------------------

@@ -257,8 +257,8 @@ class ControlState:
         old, new = newest[0].config.document(), config.document()
         now_ms = self.now_ms
         if old == new:
-            data = {"reason": reason, "revision": revision, "changed": []}
-            self.write_audit("config", "", now_ms, data, actor=actor)
+            data = {"reason": reason, "revision": revision}
+            self.write_audit("config-repeated", "", now_ms, data, actor=actor)
             return newest[0]
         row = self._make_row(
             revision + 1, config, newest[1].get("environment"), actor, reason, now_ms

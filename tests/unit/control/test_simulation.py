@@ -263,7 +263,9 @@ def parts(controller: AdaptiveController) -> dict[str, Any]:
 def test_what_is_simulated_is_made_of_the_parts_of_the_loop(tmp_path: Path) -> None:
     made = make_controller(config(), Effects(), lambda collector, now_ms: None)
     with ulak.connect(f"sqlite:///{tmp_path / 'a.db'}") as engine:
-        shipped, _ = ControlLoop(engine, config(), guard_state(engine, GuardConfig()))._make()
+        shipped, _ = ControlLoop(engine, config(), guard_state(engine, GuardConfig()))._make(
+            config()
+        )
     assert parts(made) == parts(shipped)
     assert isinstance(made.journal, MemoryJournal)
 
