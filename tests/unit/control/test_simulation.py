@@ -23,6 +23,7 @@ from ulak.control.simulation import (
     simulate_samples,
 )
 from ulak.errors import BadInput
+from ulak.wiring import guard_state_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "control"
 EVERYTHING = [{"tenant_id": "*", "endpoint_class": "*", "subsystem_id": "*"}]
@@ -261,7 +262,9 @@ def parts(controller: AdaptiveController) -> dict[str, Any]:
 def test_what_is_simulated_is_made_of_the_parts_of_the_loop(tmp_path: Path) -> None:
     made = make_controller(config(), Effects(), lambda collector, now_ms: None)
     with ulak.connect(f"sqlite:///{tmp_path / 'a.db'}") as engine:
-        shipped, _ = ControlLoop(engine, config())._make()
+        guard = guard_state_of(engine)
+        assert guard is not None
+        shipped, _ = ControlLoop(engine, config(), guard)._make(config())
     assert parts(made) == parts(shipped)
     assert isinstance(made.journal, MemoryJournal)
 
