@@ -361,6 +361,9 @@ class AdaptiveController:
                 self._recover()
             return []
         self._recover()
+        for subsystem_id in self.subsystems:
+            switched_ms = self.decisions.killswitch.changed_at(subsystem_id)
+            self.hysteresis.restart_dwell(subsystem_id, min(switched_ms, now_ms))
         acted = self._act(signals, now_ms, report)
         self._renew_stops(now_ms)
         return acted

@@ -108,6 +108,14 @@ class HysteresisFilter:
         del state.transition_history[:-most]
         self._dwell_ms[subsystem_id] = self.config.dwell_time_seconds * 1000
 
+    def restart_dwell(self, subsystem_id: str, at_ms: int) -> None:
+        """Begin the dwell time at an act of a person that changed no mode of the loop, as a kill
+        switch; what began later stays."""
+        state = self.state(subsystem_id)
+        if at_ms > state.last_transition_ms:
+            state.last_transition_ms = at_ms
+            self._dwell_ms[subsystem_id] = self.config.dwell_time_seconds * 1000
+
     def take_back(self, signal: ControlSignal) -> None:
         """Forget that a signal was let through by the last `apply`: its change was not made."""
         state, dwell_ms = self._before.pop(signal.subsystem_id, (HysteresisState(), None))

@@ -557,3 +557,14 @@ def test_what_a_tick_did_not_do_is_in_its_report() -> None:
     last = LastTick("p1", desk.now_ms, "running", {}, report)
     found = explain(make_config(targets=[EVERYTHING]), last, desk.now_ms)
     assert "waits for the dwell time, 570 s left" in found["subsystems"][PDF]["why"]
+
+
+@pytest.mark.shows("A-40")
+def test_a_kill_switch_restarts_the_dwell_time() -> None:
+    desk = Desk(make_config(cooldown_period_seconds=30))
+    desk.settle(depth=80)
+    set_at_ms = desk.now_ms
+    desk.switches.set(PDF, True, actor="ada", reason="a test", now_ms=set_at_ms)
+    desk.switches.set(PDF, False, actor="ada", reason="over", now_ms=set_at_ms)
+    assert desk.pass_by(570, depth=80) == []
+    assert [signal.subsystem_id for signal in desk.pass_by(30, depth=80)] == [PDF]

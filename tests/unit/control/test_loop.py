@@ -173,8 +173,8 @@ def start_sqlite(sqlite_place: Place) -> Iterator[Start]:
 
 
 @pytest.fixture
-def harness(place: Place) -> Iterator[Harness]:
-    url, clock = place
+def harness(sqlite_place: Place) -> Iterator[Harness]:
+    url, clock = sqlite_place
     with Harness(url=url, clock=clock) as made:
         attached(made.engine)
         yield made
@@ -291,8 +291,8 @@ def test_the_histograms_of_all_processes_are_added_up(start: Start) -> None:
 
 
 @pytest.mark.shows("A-23", "A-13")
-def test_a_process_that_began_again_is_a_counter_reset(start: Start) -> None:
-    process = start()
+def test_a_process_that_began_again_is_a_counter_reset(start_sqlite: Start) -> None:
+    process = start_sqlite()
     one, other = process.web("p1"), process.web("p2")
     process.tick(2)
     for n in range(12):
@@ -368,8 +368,8 @@ def change(process: Process, **changes: Any) -> None:
 
 
 @pytest.mark.shows("A-16")
-def test_two_ticks_between_which_only_one_process_spoke_count_both(start: Start) -> None:
-    process = start()
+def test_two_ticks_between_which_only_one_process_spoke_count_both(start_sqlite: Start) -> None:
+    process = start_sqlite()
     one, other = process.web("p1"), process.web("p2")
     process.tick()
     for web in (other, one):
@@ -387,7 +387,7 @@ def test_two_ticks_between_which_only_one_process_spoke_count_both(start: Start)
     process.loop.tick(to_datetime(process.clock.now()), 1)
     assert process.budget("5xx_rate")["events"] == 7
     # What is stored says the same as what this process has in its memory.
-    again = start()
+    again = start_sqlite()
     again.tick()
     assert again.budget("5xx_rate")["events"] == 7
 
@@ -421,10 +421,10 @@ def stopped(start: Start, **changes: Any) -> Process:
 
 
 @pytest.mark.shows("A-43", "A-48")
-def test_another_process_goes_on_with_modes_timers_and_counters(start: Start) -> None:
-    first = stopped(start, dwell_time_seconds=600)
+def test_another_process_goes_on_with_modes_timers_and_counters(start_sqlite: Start) -> None:
+    first = stopped(start_sqlite, dwell_time_seconds=600)
     left = first.report["subsystems"][PDF]["dwell_left_ms"]
-    second = start(**QUICK)
+    second = start_sqlite(**QUICK)
     second.finished = first.finished = 40
     second.tick()
     told = second.report["subsystems"][PDF]
@@ -538,8 +538,8 @@ def test_a_switch_that_is_set_between_decision_and_write_is_obeyed(
 
 
 @pytest.mark.shows("A-40")
-def test_an_override_restarts_the_dwell(start: Start) -> None:
-    process = stopped(start)
+def test_an_override_restarts_the_dwell(start_sqlite: Start) -> None:
+    process = stopped(start_sqlite)
     overrides = process.loop.overrides
     overrides.subsystems[PDF] = Pinnable(INTAKE_MODES)
     process.depth = 0
@@ -552,8 +552,10 @@ def test_an_override_restarts_the_dwell(start: Start) -> None:
 
 
 @pytest.mark.shows("A-43")
-def test_a_clock_that_is_set_back_neither_shortens_the_dwell_nor_holds_it(start: Start) -> None:
-    process = stopped(start)
+def test_a_clock_that_is_set_back_neither_shortens_the_dwell_nor_holds_it(
+    start_sqlite: Start,
+) -> None:
+    process = stopped(start_sqlite)
     process.depth = 0
     process.clock.advance(-timedelta(hours=2))
     # The dates of the schedule go on; the time by which they are judged has changed.
@@ -575,8 +577,8 @@ def test_a_clock_that_is_set_back_neither_shortens_the_dwell_nor_holds_it(start:
 
 
 @pytest.mark.shows("A-55")
-def test_a_change_is_in_force_from_the_next_tick_on_in_every_process(start: Start) -> None:
-    one, other = start(), start()
+def test_a_change_is_in_force_from_the_next_tick_on_in_every_process(start_sqlite: Start) -> None:
+    one, other = start_sqlite(), start_sqlite()
     one.tick()
     assert one.report["sufficiency"][PDF]["required_samples"] == 8
     now = one.operations.change_config(
@@ -621,8 +623,8 @@ def race(one: Process, other: Process) -> None:
 
 
 @pytest.mark.shows("A-55", "A-P21")
-def test_a_bad_change_is_refused_whole_counted_and_audited(start: Start) -> None:
-    process = start()
+def test_a_bad_change_is_refused_whole_counted_and_audited(start_sqlite: Start) -> None:
+    process = start_sqlite()
     process.tick()
     before = process.state.find_config()
     with pytest.raises(InvalidConfig) as refused:
@@ -700,8 +702,8 @@ def newest_line(state: ControlState) -> int:
 
 
 @pytest.mark.shows("A-51")
-def test_a_replaced_list_is_audited_and_in_force_with_the_next_tick(start: Start) -> None:
-    process = start(targets=[AllowlistEntry("*", "*", GUARD)])
+def test_a_replaced_list_is_audited_and_in_force_with_the_next_tick(start_sqlite: Start) -> None:
+    process = start_sqlite(targets=[AllowlistEntry("*", "*", GUARD)])
     process.depth = 80
     process.tick(11)
     assert (process.mode(PDF), process.report["holds"]) == ("", {PDF: "not in the allow-list"})
@@ -724,14 +726,14 @@ def test_a_replaced_list_is_audited_and_in_force_with_the_next_tick(start: Start
 
 
 @pytest.mark.shows("A-55")
-def test_variables_that_were_changed_make_a_revision_at_the_next_start(start: Start) -> None:
-    one = start()
+def test_variables_that_were_changed_make_a_revision_at_the_next_start(start_sqlite: Start) -> None:
+    one = start_sqlite()
     one.tick()
     one.operations.change_config(1, {"dwell_time_seconds": 9}, actor="ada", reason="first")
-    same = start()
+    same = start_sqlite()
     same.tick()
     assert same.loop.config.dwell_time_seconds == 9, "the variables are the same as before"
-    other = start(dwell_time_seconds=77)
+    other = start_sqlite(dwell_time_seconds=77)
     other.tick()
     assert (other.loop.revision, other.loop.config.dwell_time_seconds) == (3, 77)
     one.tick()
@@ -751,8 +753,8 @@ def test_every_field_can_be_stored_and_read_back(recorded: Process) -> None:
 
 
 @pytest.mark.shows("A-38", "A-37")
-def test_a_restore_waits_for_the_dwell_and_for_recovery(start: Start) -> None:
-    process = start(**{**QUICK, "dwell_time_seconds": 600})
+def test_a_restore_waits_for_the_dwell_and_for_recovery(start_sqlite: Start) -> None:
+    process = start_sqlite(**{**QUICK, "dwell_time_seconds": 600})
     web = process.web("p1")
     restore = process.operations.restore
 
@@ -791,8 +793,8 @@ def test_a_restore_waits_for_the_dwell_and_for_recovery(start: Start) -> None:
 
 
 @pytest.mark.shows("A-38")
-def test_a_restore_by_force_is_on_record(start: Start) -> None:
-    process = start(**QUICK)
+def test_a_restore_by_force_is_on_record(start_sqlite: Start) -> None:
+    process = start_sqlite(**QUICK)
     web = process.web("p1")
     process.tick(14, before=lambda: web.serve(4.0, 5))
     assert process.mode(GUARD) == SHADOW

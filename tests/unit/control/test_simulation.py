@@ -11,8 +11,6 @@ import ulak
 from ulak.control.collector import MetricsCollector
 from ulak.control.config import AdaptiveControlConfig
 from ulak.control.controller import AdaptiveController, MemoryJournal
-from ulak.control.guard import GuardConfig
-from ulak.control.guard_state import guard_state
 from ulak.control.loop import ControlLoop, Gathering
 from ulak.control.picture import Panel, draw, picture_of
 from ulak.control.scenario import Simulated, read_scenario, simulate
@@ -25,6 +23,7 @@ from ulak.control.simulation import (
     simulate_samples,
 )
 from ulak.errors import BadInput
+from ulak.wiring import guard_state_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "control"
 EVERYTHING = [{"tenant_id": "*", "endpoint_class": "*", "subsystem_id": "*"}]
@@ -263,9 +262,9 @@ def parts(controller: AdaptiveController) -> dict[str, Any]:
 def test_what_is_simulated_is_made_of_the_parts_of_the_loop(tmp_path: Path) -> None:
     made = make_controller(config(), Effects(), lambda collector, now_ms: None)
     with ulak.connect(f"sqlite:///{tmp_path / 'a.db'}") as engine:
-        shipped, _ = ControlLoop(engine, config(), guard_state(engine, GuardConfig()))._make(
-            config()
-        )
+        guard = guard_state_of(engine)
+        assert guard is not None
+        shipped, _ = ControlLoop(engine, config(), guard)._make(config())
     assert parts(made) == parts(shipped)
     assert isinstance(made.journal, MemoryJournal)
 
