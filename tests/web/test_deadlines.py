@@ -122,6 +122,16 @@ def test_a_connection_is_used_again_and_again(address) -> None:
             time.sleep(HEAD_S + 0.1)
 
 
+def test_a_connection_is_kept_longer_than_clients_keep_theirs(address) -> None:
+    """A server that closes first loses the request that is on its way: httpx keeps 5 seconds."""
+    ask_live = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+    with socket.create_connection(address, timeout=30) as there:
+        for pause_s in (6, 0):
+            there.sendall(ask_live)
+            assert there.recv(65536).startswith(b"HTTP/1.1 200 ")
+            time.sleep(pause_s)
+
+
 def test_a_request_that_waits_is_no_half_one(address, engine) -> None:
     job = engine.submit(engine.greet, "ada")
     with httpx.Client(base_url="http://{}:{}".format(*address), timeout=30) as client:
