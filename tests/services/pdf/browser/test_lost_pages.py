@@ -112,6 +112,28 @@ def test_a_document_whose_page_is_lost_is_rendered_on_a_fresh_one(
 
 
 @pytest.mark.shows("P-15")
+def test_the_page_after_a_lost_one_is_none_of_those_that_waited_then(driver: Driver) -> None:
+    """What ended the first may have ended them too, and nobody was told yet."""
+    afar = Afar({HELD: A_PICTURE}, gate=asyncio.Event())
+
+    async def story() -> None:
+        async with a_pool(driver, fetcher=afar) as pool:
+            rendering = asyncio.ensure_future(pool.render(Document(HELD_PAGE), LONG))
+            await until(lambda: afar.asked == 1)
+            warm = pool._keeper.current
+            assert warm is not None
+            waiting = set(warm._spares)
+            assert len(waiting) == 1
+            await crash_page(pool)
+            await until(lambda: afar.asked == 2)
+            assert waiting == set(warm._spares)
+            rendering.cancel()
+            await asyncio.wait([rendering])
+
+    asyncio.run(story())
+
+
+@pytest.mark.shows("P-15")
 @pytest.mark.parametrize("harm", [kill_driver, freeze_driver])
 def test_a_document_whose_driver_is_lost_is_rendered_by_another(harm: Harm) -> None:
     assert "seen" in asyncio.run(render_harmed(PlaywrightDriver(), [harm]))

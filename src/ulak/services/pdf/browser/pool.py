@@ -204,6 +204,7 @@ class _Attempt:
         self._hard_at = self._began_at + times.hard.total_seconds()
         self._requests = Requests(document, fetcher)
         self._page: ShownPage | None = None
+        self._faults: Counter[str] = Counter()
 
     @property
     def blocked(self) -> dict[Reason, int]:
@@ -213,7 +214,6 @@ class _Attempt:
     async def render(self) -> Rendered:
         """Render the document, and again on a fresh page if the first was lost."""
         get = self._keeper.get
-        faults: Counter[str] = Counter()
         while True:
             self._steps.begin(LAUNCH)
             try:
@@ -237,8 +237,8 @@ class _Attempt:
             finally:
                 self._keeper.used(warm)
             log.warning("a document has lost its page", extra={"detail": word, "pid": warm.pid})
-            faults[word] += 1
-            if faults[word] == _MOST_FAULTS:
+            self._faults[word] += 1
+            if self._faults[word] == _MOST_FAULTS:
                 raise _fault(word)
 
     def _is_suspect_on(self, warm: WarmBrowser) -> bool:
@@ -277,7 +277,9 @@ class _Attempt:
 
     async def _load_and_print(self, warm: WarmBrowser) -> Rendered:
         document, limits, steps = self._document, self._limits, self._steps
-        self._page = page = await warm.open(javascript=document.javascript, answer=self._requests)
+        self._page = page = await warm.open(
+            javascript=document.javascript, answer=self._requests, ahead=not self._faults
+        )
         steps.begin(LOAD)
         loaded = await page.load(document)
         if loaded.dom_nodes > limits.dom_nodes:

@@ -100,15 +100,18 @@ class WarmBrowser(Renderer):
     def engine(self) -> str:
         return self.browser.version
 
-    async def open(self, *, javascript: bool, answer: Answer) -> ShownPage:
-        """Hand out a fresh page, opened ahead if there is one, and open the next one.
+    async def open(self, *, javascript: bool, answer: Answer, ahead: bool = True) -> ShownPage:
+        """Hand out a fresh page and open the next one. It is one that was opened ahead if there is
+        one, unless `ahead` is false: what ends a page may have ended those that wait, unseen yet.
 
         Raises:
             BrowserGone: the browser has ended, or cannot even hold an empty page.
         """
         try:
             async with asyncio.timeout(LAUNCH_TIMEOUT.total_seconds()):
-                page = await self._open_spare(javascript=javascript, answer=answer)
+                page = None
+                if ahead:
+                    page = await self._open_spare(javascript=javascript, answer=answer)
                 page = page or await self.browser.open(javascript=javascript, answer=answer)
         except (PageCrashed, TimeoutError) as error:
             raise BrowserGone from error
