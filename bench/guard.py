@@ -19,8 +19,8 @@ from ulak import wiring
 from ulak.auth.principal import OPERATOR, Principal
 from ulak.engine.worker import settle_in
 
-REQUESTS = 2_000
-ROUNDS = 9
+REQUESTS = 100
+ROUNDS = 151
 BOUND_US = 100.0
 COMMAND = "python -m bench.figures control"
 VARIABLES = {

@@ -185,14 +185,12 @@ class GuardSnapshot(NamedTuple):
     endpoint: str
     """The template of the route."""
     method: str
+    config_updated_ms: int | None
     most_config_age_ms: int
     clock_skew_ms: int
     config_hash: str
-    risk_context_hash: str
     denial: Denial | None
     signals: tuple[GuardSignal, ...]
-    is_stale: bool
-    is_insufficient: bool
     is_degraded: bool
     """Whether `degrade_mode` is on."""
     tenant_mode: str
@@ -200,10 +198,23 @@ class GuardSnapshot(NamedTuple):
     effective_mode: str
 
     @property
+    def is_stale(self) -> bool:
+        return SignalStatus.STALE in [signal.status for signal in self.signals]
+
+    @property
+    def is_insufficient(self) -> bool:
+        return SignalStatus.INSUFFICIENT in [signal.status for signal in self.signals]
+
+    @property
     def reason_codes(self) -> list[str]:
         """Return what is wrong, in the order of `ReasonCode`."""
         found = {signal.reason for signal in self.signals}
         return [code.value for code in ReasonCode if code in found]
+
+    @property
+    def risk_context_hash(self) -> str:
+        """Return the digest of everything but the time: requests of one context share it."""
+        return _digest(dict(zip(self._fields[1:], self[1:], strict=True)))
 
 
 def make_snapshot(
@@ -214,48 +225,25 @@ def make_snapshot(
     endpoint: str,
     method: str,
     started_ms: int,
+    risk: str,
+    mode: EffectiveMode,
     config_hash: str = "",
-    modes: GuardModes = NOTHING_SET,
     is_degraded: bool = False,
     denial: Denial | None = None,
     most_config_age_ms: int = MOST_CONFIG_AGE_MS,
     clock_skew_ms: int = CLOCK_SKEW_MS,
 ) -> GuardSnapshot:
-    """Return the snapshot of one request. Flags follow from the signals alone."""
-    risk = config.find_risk(endpoint)
-    mode = find_mode(config, tenant_id, risk, modes)
+    """Return the snapshot of one request."""
     updated_ms = read_updated_at(config.config_updated_at, started_ms)
     signals = (
         _look_at_config(updated_ms, now_ms, most_config_age_ms + clock_skew_ms),
         _look_at_dependencies(config, endpoint),
     )
-    statuses = [signal.status for signal in signals]
-    is_stale = SignalStatus.STALE in statuses
-    is_insufficient = SignalStatus.INSUFFICIENT in statuses
-    config_hash = config_hash or config.hash
-    context_hash = _hash_context(
-        tenant_id, endpoint, method, updated_ms, most_config_age_ms, clock_skew_ms, config_hash,
-        denial, signals, is_degraded, mode.configured, risk, mode.effective,
-    )  # fmt: skip
     return GuardSnapshot(
-        now_ms, tenant_id, endpoint, method, most_config_age_ms, clock_skew_ms, config_hash,
-        context_hash, denial, signals, is_stale, is_insufficient, is_degraded,
-        mode.configured, risk, mode.effective,
+        now_ms, tenant_id, endpoint, method, updated_ms, most_config_age_ms, clock_skew_ms,
+        config_hash or config.hash, denial, signals, is_degraded, mode.configured, risk,
+        mode.effective,
     )  # fmt: skip
-
-
-_CONTEXT: Final = (
-    "tenant_id", "endpoint", "method", "config_updated_ms", "most_config_age_ms", "clock_skew_ms",
-    "config_hash", "denial", "signals", "is_degraded", "tenant_mode", "risk_class",
-    "effective_mode",
-)  # fmt: skip
-
-
-# The time of a request is no part of it, so that most requests have a context of before: a
-# digest costs as much as the rest of the chain.
-@lru_cache(maxsize=4096)
-def _hash_context(*inputs: Any) -> str:
-    return _digest(dict(zip(_CONTEXT, inputs, strict=True)))
 
 
 def judge(snapshot: GuardSnapshot | None) -> Verdict:
@@ -266,9 +254,7 @@ def judge(snapshot: GuardSnapshot | None) -> Verdict:
         return Verdict.PASSTHROUGH
     if snapshot.is_insufficient:
         return Verdict.BLOCK_INSUFFICIENT
-    if snapshot.is_stale:
-        return Verdict.BLOCK_STALE
-    return Verdict.ALLOW
+    return Verdict.BLOCK_STALE if snapshot.is_stale else Verdict.ALLOW
 
 
 @lru_cache(maxsize=64)

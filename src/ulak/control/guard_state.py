@@ -18,7 +18,7 @@ from ulak.control.overrides import GUARD_MODES, Overrides, Pinnable
 from ulak.control.signals import ENFORCE, GUARD, SHADOW
 from ulak.control.state import SCHEMA
 from ulak.control.switches import NAMES, TENANT, KillSwitchManager
-from ulak.control.tallies import ALONE, Counter, Tally
+from ulak.control.tallies import ALONE, Counter, Family, Tally, View
 from ulak.engine.engine import Engine
 from ulak.tables import Tables
 
@@ -80,12 +80,16 @@ class GuardTallies:
     """What the guard counts."""
 
     def __init__(self) -> None:
-        self.evaluated = Counter(
-            "ulak_guard_evaluated", "Requests that the decision layer has judged.", known=[ALONE]
-        )
-        self.blocks = Counter(
-            "ulak_guard_blocks", "Requests that it has refused, in mode enforce.", known=[ALONE]
-        )
+        self.evaluated = View(
+            "ulak_guard_evaluated", "Requests that the decision layer has judged.",
+            lambda: self._count("ulak_guard_evaluated", lambda mode, verdict: True),
+        )  # fmt: skip
+        self.blocks = View(
+            "ulak_guard_blocks", "Requests that it has refused, in mode enforce.",
+            lambda: self._count(
+                "ulak_guard_blocks", lambda mode, verdict: mode == ENFORCE and verdict.blocks
+            ),
+        )  # fmt: skip
         self.failures = Counter(
             "ulak_guard_snapshot_failures",
             "Requests that passed because no snapshot of them could be made.", known=[ALONE],
@@ -109,11 +113,14 @@ class GuardTallies:
         return (tally for tally in vars(self).values() if isinstance(tally, Tally))
 
     def count_verdict(self, config: GuardConfig, snapshot: GuardSnapshot, verdict: Verdict) -> None:
-        self.evaluated.add(ALONE)
-        if verdict.blocks and snapshot.effective_mode == ENFORCE:
-            self.blocks.add(ALONE)
         labels = config.find_label(snapshot.tenant_id), snapshot.effective_mode, verdict.value
         self.verdicts.add(labels)
+
+    def _count(self, name: str, is_one: Callable[[str, Verdict], bool]) -> Family:
+        """Return how many verdicts were of a kind."""
+        counted = self.verdicts.read().series.items()
+        n = sum(value for (_, mode, verdict), (value,) in counted if is_one(mode, Verdict(verdict)))
+        return Family(name, "counter", (), {ALONE: (float(n),)})
 
 
 class GuardState:

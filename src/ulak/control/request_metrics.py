@@ -120,8 +120,8 @@ class Answer:
     """How a request was answered, as far as it was."""
 
     __slots__ = (
-        "endpoint", "is_refusal", "kind", "method", "seconds", "status", "stream_began_s",
-        "waited_s",
+        "endpoint", "has_raised", "is_refusal", "kind", "method", "seconds", "status",
+        "stream_began_s", "waited_s", "when_ended",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -134,6 +134,10 @@ class Answer:
         self.stream_began_s: float | None = None
         self.waited_s = 0.0
         """For how long the handler has waited because its caller asked for that."""
+        self.has_raised = False
+        """Whether its handler has raised what nobody foresaw, before or after it answered."""
+        self.when_ended: Callable[[Answer], None] | None = None
+        """What is called with it when the request has ended."""
 
     @property
     def latency_s(self) -> float | None:
@@ -178,6 +182,7 @@ class MetricsMiddleware:
             await self._app(scope, receive, send_and_look)
         except Exception:
             # Whoever is outside of this answers it, as what nobody foresaw.
+            answer.has_raised = True
             if answer.kind == UNANSWERED:
                 answer.kind = RAISED
             raise
@@ -187,6 +192,8 @@ class MetricsMiddleware:
             requests.ended(
                 answer.method, answer.endpoint, answer.kind, answer.seconds, answer.latency_s
             )
+            if answer.when_ended is not None:
+                answer.when_ended(answer)
 
 
 def find_template(scope: Scope) -> tuple[str, str]:

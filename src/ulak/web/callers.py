@@ -24,8 +24,8 @@ PRINCIPAL = "ulak.principal"
 """Where the scope of a connection has who calls, once that is known."""
 _KNOWN_CALLER = "ulak.known-caller"
 """Where it has the caller whom the guard has found before the body was read."""
-ADMISSION = "ulak.admission"
-"""Where it has what must let the request in, once its caller is known: the guard's visit."""
+_ADMITTED = "ulak.admitted"
+"""Set once the request guard has let the request in."""
 SESSION = "ulak_session"
 """The cookie of whoever has logged in with a browser."""
 
@@ -162,11 +162,12 @@ async def caller(request: Request) -> Principal:
 
 
 async def _enter(request: Request, principal: Principal) -> None:
-    """Have the request guard let a request in, if the application has one. Raises `ServiceError`:
-    it does not."""
-    visit = request.scope.get(ADMISSION)
-    if visit is not None:
-        await visit.admit(request, principal)
+    """Have the request guard let a request in, once, if the application has one. Raises
+    `ServiceError`: it does not."""
+    chain = request.app.state.chain
+    if chain is not None and _ADMITTED not in request.scope:
+        request.scope[_ADMITTED] = True
+        await chain.admit(request, principal)
 
 
 def _refuse_unknown_parameters(request: Request) -> None:

@@ -22,7 +22,7 @@ from ulak.idempotency import Guard as IdempotencyGuard
 from ulak.web import idempotency, openapi, pages, problems
 from ulak.web.access import Authenticator, Routed, make_routes, merged, platform_lines
 from ulak.web.callers import Guard, caller, not_allowed, serve
-from ulak.web.guard import GuardChain, RequestGuard
+from ulak.web.guard import GuardChain
 from ulak.web.metrics import Metrics
 from ulak.web.middleware import BodyLimit, Correlation, ObserveRequests
 from ulak.web.routes import adaptive, bulk, flow_control, flows, health, jobs, ops
@@ -133,9 +133,9 @@ def app(
     problems.install(made)
     made.add_exception_handler(HTTPStatus.METHOD_NOT_ALLOWED, not_allowed)  # type: ignore[arg-type] # its own class
     made.add_middleware(BodyLimit)
+    made.state.chain = None
     if state is not None:
-        chain = GuardChain(state, access, brought, asks=callers.asks)
-        made.add_middleware(RequestGuard, chain=chain)
+        made.state.chain = GuardChain(state, access, brought, asks=callers.asks)
     made.add_middleware(ObserveRequests, engine=engine, requests=shown.requests)
     made.add_middleware(Correlation)
     return made

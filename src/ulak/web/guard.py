@@ -1,8 +1,8 @@
 """The request guard: kill switch, rate limiter, circuit breaker and decision layer, in this order,
 before every handler.
 
-The middleware goes around the application; a request is let in once its route and its caller are
-known, which `callers` tells, and before its body is read.
+`callers` asks it once the route and the caller are known and before the body is read, and
+`MetricsMiddleware` tells it how the request has ended.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ulak.auth.principal import ANYBODY, Principal
 from ulak.control.breaker import CircuitBreaker
@@ -33,12 +33,11 @@ from ulak.control.guard import (
     make_snapshot,
 )
 from ulak.control.guard_state import GuardState
-from ulak.control.request_metrics import ANSWER
+from ulak.control.request_metrics import ANSWER, Answer
 from ulak.control.signals import ENFORCE, OFF
 from ulak.control.switches import DEGRADE, GLOBAL, TENANT
 from ulak.errors import ServiceError
 from ulak.web.access import KNOWN, PUBLIC, Access, Routes
-from ulak.web.callers import ADMISSION
 
 log = logging.getLogger("ulak.guard")
 
@@ -51,7 +50,8 @@ SKIPPED_BELOW: Final = "/admin/ops/"
 WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 # Bugs and outages; 501 is neither, and says the same tomorrow.
 FAILURES: Final = frozenset({500, 502, 503, 504})
-NOT_COUNTED: Final = 429
+NOT_COUNTED: Final = frozenset({0, 429})
+"""No answer at all, and one that says nothing about what the endpoint depends on."""
 PATIENCE_S: Final = 1.0
 """How long a request waits for the shared state where nothing recent is known. A guess."""
 CURE: Final = {
@@ -117,6 +117,9 @@ class NeverRead(Exception):
     """Nothing is known of the kill switches yet; the log has said why."""
 
 
+Pass = tuple[CircuitBreaker, int]
+
+
 class GuardChain:
     """The guard of one application: the state of its engine, and what its routes are."""
 
@@ -139,7 +142,7 @@ class GuardChain:
                     self._groups[line.method, line.path] = f"{name}/{found.group}"
         self._risks: dict[str, str] = {}
 
-    async def admit(self, visit: Visit, request: Request, principal: Principal) -> None:
+    async def admit(self, request: Request, principal: Principal) -> None:
         """Let a request on. Raises `ServiceError`: the first part of the chain that refuses it."""
         template = request.scope["route"].path
         if template in SKIPPED or template.startswith(SKIPPED_BELOW):
@@ -156,13 +159,16 @@ class GuardChain:
         tenant = self._find_tenant(request, principal)
         self._ask_switches(request.method, template, tenant)
         self._ask_limiter(request, template, principal, now_ms)
-        self._ask_breakers(visit, request.method, template, now_ms)
-        if state.config.decision_layer_enabled:
-            try:
+        passes: list[Pass] = []
+        try:
+            self._ask_breakers(passes, request.method, template, now_ms)
+            if state.config.decision_layer_enabled:
                 self._judge(request.method, template, tenant, now_ms)
-            except ServiceError:
-                visit.release()
-                raise
+        except ServiceError:
+            _release(passes)
+            raise
+        if passes:
+            request.scope[ANSWER].when_ended = partial(self._record, passes)
 
     def _find_tenant(self, request: Request, principal: Principal) -> str:
         """Return the tenant of a request: its own, and where it is bound to none what it says."""
@@ -220,7 +226,8 @@ class GuardChain:
                 retry_after=timedelta(seconds=wait_s),
             )
 
-    def _ask_breakers(self, visit: Visit, method: str, template: str, now_ms: int) -> None:
+    def _ask_breakers(self, passes: list[Pass], method: str, template: str, now_ms: int) -> None:
+        """Add the passes of everything that an endpoint depends on."""
         state = self.state
         if (_plain(method), template) in self._probes:
             return
@@ -234,24 +241,35 @@ class GuardChain:
                         Denial.CIRCUIT_OPEN, f"{dependency} fails too often; try again later",
                         retry_after=timedelta(seconds=wait_s),
                     )  # fmt: skip
-                visit.passes.append((breaker, given))
+                passes.append((breaker, given))
         except ServiceError:
-            visit.release()
             raise
         except Exception as error:  # noqa: BLE001 - as above
             self._meet_fault("breaker", template, error)
+
+    def _record(self, passes: list[Pass], answer: Answer) -> None:
+        """Tell the breakers how a request was answered."""
+        status = 500 if answer.has_raised else answer.status
+        # A service that says when to come back has refused, and did not fail.
+        if status in NOT_COUNTED or answer.is_refusal:
+            _release(passes)
+            return
+        now_ms = self.state.clock_ms()
+        for breaker, given in passes:
+            breaker.record(given, now_ms, failed=status in FAILURES)
 
     def _judge(self, method: str, template: str, tenant: str, now_ms: int) -> None:
         state = self.state
         config, modes, active = state.config, state.modes, state.switches.active
         risk = self._find_risk(template)
-        if find_mode(config, tenant, risk, modes).effective == OFF:
+        mode = find_mode(config, tenant, risk, modes)
+        if mode.effective == OFF:
             return
         snapshot: GuardSnapshot | None = None
         try:
             snapshot = make_snapshot(
                 config, now_ms=now_ms, tenant_id=tenant, endpoint=template, method=method,
-                started_ms=state.started_ms, config_hash=state.config_hash, modes=modes,
+                started_ms=state.started_ms, config_hash=state.config_hash, risk=risk, mode=mode,
                 is_degraded=DEGRADE in active,
             )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - counted, and the request passes
@@ -295,61 +313,9 @@ class GuardChain:
         return _ERRORS[denial](why, reason=denial.value, **options)
 
 
-class Visit:
-    """One request on its way through the guard."""
-
-    __slots__ = ("_chain", "_is_admitted", "passes")
-
-    def __init__(self, chain: GuardChain) -> None:
-        self._chain = chain
-        self._is_admitted = False
-        self.passes: list[tuple[CircuitBreaker, int]] = []
-
-    async def admit(self, request: Request, principal: Principal) -> None:
-        """Have the chain asked, once for a request. Raises `ServiceError`: it is refused."""
-        if not self._is_admitted:
-            self._is_admitted = True
-            await self._chain.admit(self, request, principal)
-
-    def record(self, status: int) -> None:
-        """Tell the breakers how the request was answered; 0: it was not."""
-        if status in (0, NOT_COUNTED):
-            self.release()
-            return
-        now_ms = self._chain.state.clock_ms()
-        for breaker, given in self.passes:
-            breaker.record(given, now_ms, failed=status in FAILURES)
-        self.passes.clear()
-
-    def release(self) -> None:
-        for breaker, given in self.passes:
-            breaker.release(given)
-        self.passes.clear()
-
-
-class RequestGuard:
-    """The middleware: gives every request its visit, and its outcome to the breakers. It stands
-    inside `MetricsMiddleware`, which knows the status."""
-
-    def __init__(self, app: ASGIApp, chain: GuardChain) -> None:
-        self._app = app
-        self._chain = chain
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        visit = scope[ADMISSION] = Visit(self._chain)
-        try:
-            await self._app(scope, receive, send)
-        except Exception:
-            visit.record(500)
-            raise
-        finally:
-            if visit.passes:
-                answer = scope[ANSWER]
-                # A service that says when to come back has refused, and did not fail.
-                visit.record(NOT_COUNTED if answer.is_refusal else answer.status)
+def _release(passes: list[Pass]) -> None:
+    for breaker, given in passes:
+        breaker.release(given)
 
 
 def _group(line: Access) -> str:

@@ -23,8 +23,8 @@ LAST_REQUESTS_S = 5
 # How long a client may neither read nor answer before the system ends its connection: whatever
 # was still to be sent to it would be kept for ever otherwise.
 UNREAD_MS = 30_000
-# How long a connection is kept without a request. Longer than clients and proxies keep theirs (httpx
-# 5 s, most proxies 60 s): whoever closes first must be the one that sends, or a request that is on
+# How long a connection is kept without a request. Longer than clients and proxies keep theirs
+# (httpx 5 s, most proxies 60 s): who closes first must be who sends, or a request that is on
 # its way is lost with the connection.
 IDLE_S = 75
 CURE = "--port or ULAK_PORT"

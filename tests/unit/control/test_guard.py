@@ -11,6 +11,7 @@ from ulak.control.breaker import BreakerTerms
 from ulak.control.guard import (
     CLOCK_SKEW_MS,
     MOST_CONFIG_AGE_MS,
+    NOTHING_SET,
     VARIABLES,
     Denial,
     GuardConfig,
@@ -28,10 +29,13 @@ NOW = 1_800_000_000_000
 ON = GuardConfig(decision_layer_enabled=True, endpoint_risk_map={"/jobs": "high"})
 
 
-def snapshot(config=ON, **facts):
+def snapshot(config=ON, modes=NOTHING_SET, **facts):
     usual = {"now_ms": NOW, "tenant_id": "acme", "endpoint": "/jobs", "method": "POST",
              "started_ms": NOW}  # fmt: skip
-    return make_snapshot(config, **{**usual, **facts})
+    facts = {**usual, **facts}
+    risk = config.find_risk(facts["endpoint"])
+    mode = find_mode(config, facts["tenant_id"], risk, modes)
+    return make_snapshot(config, risk=risk, mode=mode, **facts)
 
 
 @pytest.mark.shows("A-2")
