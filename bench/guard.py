@@ -44,13 +44,13 @@ class Known:
 
 def make_apps(engine: ulak.Engine) -> tuple[Any, Any]:
     """Make an application with the guard, and the same without."""
-    usual = wiring.guard_state_of
+    usual = wiring.find_guard_state
     guarded = ulak.web.app(engine, identity=Known())
-    wiring.guard_state_of = lambda engine: None
+    wiring.find_guard_state = lambda engine: None
     try:
         return guarded, ulak.web.app(engine, identity=Known())
     finally:
-        wiring.guard_state_of = usual
+        wiring.find_guard_state = usual
 
 
 async def ask(app: Any, requests: int) -> None:

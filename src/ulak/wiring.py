@@ -137,7 +137,7 @@ def guard_settings(environ: Mapping[str, str] | None = None) -> GuardConfig:
     return read_guard_environment(os.environ if environ is None else environ)
 
 
-def guard_state_of(engine: Engine) -> GuardState | None:
+def find_guard_state(engine: Engine) -> GuardState | None:
     """Return the request guard of an engine in this process; nothing is opened. None: its store has
     no tables in which processes could share its state. Raises as `guard_settings` does."""
     from ulak.control.guard_state import guard_state
@@ -153,15 +153,15 @@ def attach_control(engine: Engine) -> None:
     Raises as `control_settings` and `guard_settings` do."""
     from ulak.control.loop import attach
 
-    attach(engine, control_settings(), guard_state_of(engine))
+    attach(engine, control_settings(), find_guard_state(engine))
 
 
-def control_loop_of(engine: Engine) -> ControlLoop | None:
+def find_control_loop(engine: Engine) -> ControlLoop | None:
     """Return adaptive control of an engine in this process; nothing is opened. None: its store has
     no place for it. Raises as `attach_control` does."""
     from ulak.control.loop import find_loop
 
-    return find_loop(engine, control_settings(), guard_state_of(engine))
+    return find_loop(engine, control_settings(), find_guard_state(engine))
 
 
 def control_settings(environ: Mapping[str, str] | None = None) -> AdaptiveControlConfig:

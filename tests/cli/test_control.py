@@ -15,7 +15,7 @@ from ulak.control.loop import ControlLoop
 from ulak.control.signals import PDF
 from ulak.control.state import LastTick
 from ulak.control.subsystems import Depth, subsystem
-from ulak.wiring import guard_state_of
+from ulak.wiring import find_guard_state
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "control"
 EVERYTHING = [{"tenant_id": "*", "endpoint_class": "*", "subsystem_id": "*"}]
@@ -53,7 +53,7 @@ def tick(folder: Path, times: int, **changes: Any) -> None:
     config = AdaptiveControlConfig().changed({"targets": EVERYTHING, **changes})
     with library.connect(f"sqlite:///{folder / 'controlled.db'}") as engine:
         subsystem(engine, PDF, depth=lambda: Depth(80, 4.0), admission=Intake())
-        guard = guard_state_of(engine)
+        guard = find_guard_state(engine)
         assert guard is not None
         loop = ControlLoop(engine, config, guard)
         for n in range(times):
@@ -192,7 +192,7 @@ def test_a_scenario_is_run_and_drawn(run, tmp_path):
     ("text", "why"),
     [
         ("load: [", "is no YAML"),
-        ("load: storm", "this is no scenario"),
+        ("load: storm", "load is one of step, ramp, noise, flapping, outage"),
         ("- 1", "this is no scenario"),
         ("", "this is no scenario"),
         ("load: step\ncontrol: {dwell_time_seconds: 0}", "dwell_time_seconds must be > 0"),

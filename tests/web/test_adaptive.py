@@ -26,7 +26,7 @@ from ulak.control.loop import ControlLoop, attach
 from ulak.control.signals import GUARD, PDF
 from ulak.control.subsystems import registered, subsystem
 from ulak.control.tallies import LATENCY_SECONDS, Histogram
-from ulak.wiring import guard_state_of, store_of
+from ulak.wiring import find_guard_state, store_of
 
 ROOT = "/admin/ops/adaptive"
 WHY = {"reason": "a test"}
@@ -53,7 +53,7 @@ class Controlled:
             telemetry=lambda: Telemetry(0, 0, renders.read()),
         )  # fmt: skip
         config = AdaptiveControlConfig().changed({"targets": EVERYTHING, "dwell_time_seconds": 300})
-        loop = attach(self.engine, config, guard_state_of(self.engine))
+        loop = attach(self.engine, config, find_guard_state(self.engine))
         assert isinstance(loop, ControlLoop)
         self.loop = loop
         self.app = ulak.web.app(self.engine, identity=Known())

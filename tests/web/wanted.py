@@ -84,7 +84,7 @@ def body_of(line: Access, app: Any, world: World, identity: Identity) -> Any:
 
 
 def _operations(engine: ulak.Engine) -> Operations:
-    loop = wiring.control_loop_of(engine)
+    loop = wiring.find_control_loop(engine)
     assert loop is not None
     return Operations(loop)
 

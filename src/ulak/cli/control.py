@@ -100,7 +100,7 @@ def simulate(
     ] = None,
     as_json: out.JsonOption = False,
 ) -> None:
-    """Run the engine over a simulated load; no store is asked and nothing is changed."""
+    """Run the engine over a simulated load; no store is read and nothing is changed."""
     from ulak.control.scenario import read_scenario
     from ulak.control.scenario import simulate as run
 
@@ -149,9 +149,9 @@ def _read_yaml(path: Path) -> Any:
 
 
 def _draw(name: str, ticks: list[dict[str, Any]], config: AdaptiveControlConfig) -> str:
-    from ulak.control.picture import draw, picture_of
+    from ulak.control.picture import draw, make_panels
 
-    return draw(picture_of(ticks, config.document()), f"{name}: dashed are the thresholds")
+    return draw(make_panels(ticks, config.document()), f"{name}: dashed are the thresholds")
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from ulak.control.collector import MetricsCollector, SourceHealth
 from ulak.control.config import AdaptiveControlConfig
 from ulak.control.controller import (
     AdaptiveController,
-    AdaptiveControllerState,
     GuardDecision,
     PdfJobStore,
     control_loop_tick,
@@ -23,6 +22,7 @@ from ulak.control.hysteresis import HysteresisFilter, HysteresisState
 from ulak.control.loop import attach
 from ulak.control.quantile import Quantile, histogram_quantile
 from ulak.control.rate import increase, rate
+from ulak.control.report import AdaptiveControllerState
 from ulak.control.request_metrics import MetricsMiddleware
 from ulak.control.samples import MetricSample, SloEvalResult, SloEvaluator, SloKind, SloTarget
 from ulak.control.signals import (

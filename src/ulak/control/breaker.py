@@ -32,7 +32,7 @@ class BreakerTerms:
     """So many are let through before it closes; the first that fails opens it again."""
 
 
-class CircuitBreaker:
+class FailureRateBreaker:
     """One breaker; time is passed in. Any thread may use it."""
 
     def __init__(self, terms: BreakerTerms) -> None:
@@ -44,7 +44,7 @@ class CircuitBreaker:
         self._state = BreakerState.CLOSED
         self._since_ms = 0
         self._round = 0
-        """Moves with the state: an outcome of an earlier one says nothing about this one."""
+        """Moves with the state: an outcome of an earlier one does not count in this one."""
         self._probes = self._passed = 0
 
     def admit(self, now_ms: int) -> int | None:
@@ -74,7 +74,7 @@ class CircuitBreaker:
                     self._enter(BreakerState.CLOSED, now_ms)
 
     def release(self, given: int) -> None:
-        """Take back a pass whose request says nothing about the dependency."""
+        """Take back a pass whose request does not count for the dependency."""
         with self._lock:
             if given == self._round and self._state is BreakerState.HALF_OPEN:
                 self._probes -= 1

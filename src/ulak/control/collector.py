@@ -165,18 +165,18 @@ class MetricsCollector:
 
     def count(self, metric: str, at_ms: int, bad: int, total: int) -> None:
         """Count events of a budget metric: all, and the bad ones among them."""
-        self._counts_of(metric).add(at_ms, bad, total)
+        self._find_counts(metric).add(at_ms, bad, total)
 
     def fold_in(self, metric: str, bucket_start_ms: int, bad: int, total: int) -> None:
         """Add a five-minute bucket of a budget metric that an earlier process folded."""
-        self._counts_of(metric).fold_in(bucket_start_ms, bad, total)
+        self._find_counts(metric).fold_in(bucket_start_ms, bad, total)
 
     @property
     def event_counts(self) -> Mapping[str, EventCounts]:
         """The event counts of each budget metric, for `ErrorBudgetCalculator.evaluate`."""
         return self._counts
 
-    def _counts_of(self, metric: str) -> EventCounts:
+    def _find_counts(self, metric: str) -> EventCounts:
         found = self._counts.get(metric)
         if found is None:
             found = self._counts[metric] = EventCounts(self._keep_ms)

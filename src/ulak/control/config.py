@@ -198,7 +198,7 @@ def read_environment(variables: Mapping[str, str]) -> AdaptiveControlConfig:
     made = replace(AdaptiveControlConfig(), **values)
     wrong += made.validate()
     if wrong:
-        raise BadInput("\n".join(wrong))
+        raise BadInput("; ".join(wrong))
     return made
 
 

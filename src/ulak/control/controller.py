@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field
-from enum import Enum
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final, Protocol
 
 from ulak.control.allowlist import AllowlistManager
-from ulak.control.budget import BudgetStatus, ErrorBudgetCalculator
+from ulak.control.budget import (
+    BUDGET_METRICS,
+    ErrorBudgetCalculator,
+    ErrorBudgetConfig,
+)
 from ulak.control.collector import MetricsCollector
 from ulak.control.config import AdaptiveControlConfig
 from ulak.control.decision import DecisionEngine, Mode, Reading, Situation, first_mode
 from ulak.control.hysteresis import HysteresisFilter
+from ulak.control.journal import Journal, MemoryJournal
 from ulak.control.loop_metrics import LoopMetrics
 from ulak.control.queries import GUARD_SIGNAL, find_drift
 from ulak.control.rate import quantile_over
-from ulak.control.samples import SloEvalResult, SloEvaluator
+from ulak.control.report import AdaptiveControllerState, TickReport
+from ulak.control.samples import SloEvaluator
 from ulak.control.signals import (
     BACKPRESSURE,
     DEPTH,
@@ -38,9 +41,13 @@ from ulak.control.signals import (
     PriorityLevel,
     Reason,
     SignalType,
-    plain,
 )
-from ulak.control.sufficiency import SufficiencyResult, TelemetrySufficiencyChecker
+from ulak.control.sufficiency import (
+    SufficiencyConfig,
+    TelemetrySufficiencyChecker,
+    required_samples,
+)
+from ulak.control.switches import KillSwitchManager
 from ulak.errors import UlakError
 
 log = logging.getLogger("ulak.control")
@@ -48,15 +55,7 @@ log = logging.getLogger("ulak.control")
 LONGEST_DRAIN_S: Final = 600
 """A backlog may take longer to drain than a client can sensibly be told to wait."""
 UNKNOWN_DRAIN_S: Final = 30
-"""What a client is told while no job has ended yet."""
-
-
-class AdaptiveControllerState(str, Enum):  # noqa: UP042 - the interface says `str, Enum`
-    """How it stands with the loop."""
-
-    RUNNING = "running"
-    FAILSAFE = "failsafe"
-    SUSPENDED = "suspended"
+"""The wait of refused clients while no job has ended yet."""
 
 
 COMPLETIONS: Final = "completions_per_second"
@@ -76,92 +75,6 @@ class PdfJobStore(Protocol):
     def set_backpressure(
         self, active: bool, retry_after_seconds: int, *, connection: Any = None
     ) -> None: ...
-
-
-class Journal(Protocol):
-    """Where modes, events and timers are kept."""
-
-    def load(self) -> tuple[dict[str, Mode], dict[str, Any]]:
-        """Return the modes and the timers that the last tick has left."""
-
-    def changing(self) -> AbstractContextManager[Any]:
-        """Open the transaction of one change. Raises `UlakError`: another loop has taken over."""
-
-    def write_change(
-        self, connection: Any, mode: Mode, event: ControlDecisionEvent, memory: Mapping[str, Any]
-    ) -> None:
-        """Write a mode, its event and the timers that follow from it."""
-
-    def write_audit(self, kind: str, subject: str, at_ms: int, data: Mapping[str, Any]) -> None:
-        """Write what an operator may want to know later."""
-
-
-class MemoryJournal:
-    """A journal that ends with its process: for the simulator, and where there is no store."""
-
-    def __init__(self) -> None:
-        self.modes: dict[str, Mode] = {}
-        self.events: list[ControlDecisionEvent] = []
-        self.audit: list[tuple[str, str, int, Mapping[str, Any]]] = []
-        self.memory: dict[str, Any] = {}
-
-    def load(self) -> tuple[dict[str, Mode], dict[str, Any]]:
-        return dict(self.modes), self.memory
-
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        modes, events, memory = dict(self.modes), list(self.events), self.memory
-        try:
-            yield None
-        except BaseException:
-            self.modes, self.events, self.memory = modes, events, memory
-            raise
-
-    def write_change(
-        self, connection: Any, mode: Mode, event: ControlDecisionEvent, memory: Mapping[str, Any]
-    ) -> None:
-        self.modes[event.subsystem_id] = mode
-        self.events.append(event)
-        self.memory = json.loads(json.dumps(memory))
-
-    def write_audit(self, kind: str, subject: str, at_ms: int, data: Mapping[str, Any]) -> None:
-        self.audit.append((kind, subject, at_ms, data))
-
-
-@dataclass
-class TickReport:
-    """What one tick has seen and done, for the status and the audit."""
-
-    at_ms: int
-    correlation_id: str
-    state: AdaptiveControllerState = AdaptiveControllerState.RUNNING
-    readings: dict[str, Reading] = field(default_factory=dict)
-    sufficiency: dict[str, SufficiencyResult] = field(default_factory=dict)
-    budgets: list[BudgetStatus] = field(default_factory=list)
-    objectives: list[SloEvalResult] = field(default_factory=list)
-    holds: dict[str, str] = field(default_factory=dict)
-    """Why no decision was made about a subsystem."""
-    drift: list[str] = field(default_factory=list)
-    outcomes: list[tuple[ControlSignal, Outcome, int]] = field(default_factory=list)
-    """Each signal, what became of it, and for a suppressed one the milliseconds left."""
-    failure: str = ""
-
-    def document(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
-        outcomes = [
-            {**asdict(signal), "outcome": outcome, "left_ms": left}
-            for signal, outcome, left in self.outcomes
-        ]
-        found: dict[str, Any] = _plain({**asdict(self), "outcomes": outcomes})
-        return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value.value if isinstance(value, Enum) else plain(value)
 
 
 class AdaptiveController:
@@ -222,7 +135,7 @@ class AdaptiveController:
         return self.modes.get(subsystem_id) or first_mode(subsystem_id)
 
     def reload(self) -> None:
-        """Go on with the modes and timers that are stored, whoever has written them."""
+        """Go on with the modes and timers that are stored."""
         self.modes, memory = self.journal.load()
         if not memory and not self.modes:
             return
@@ -244,8 +157,8 @@ class AdaptiveController:
                 self.hysteresis.record_transition(subsystem_id, before, mode.mode, mode.since_ms)
 
     def memory(self) -> dict[str, Any]:
-        """Return the timers, the state, the proposals and what refused clients are told, for the
-        next tick wherever it runs."""
+        """Return the timers, the state, the proposals and the waits of refused clients, for
+        the next tick wherever it runs."""
         return {
             "timers": self.hysteresis.document(),
             "condition": {
@@ -439,7 +352,7 @@ class AdaptiveController:
                 self._is_stopped_for[subsystem_id] = wait_s
 
     def retry_after(self, subsystem_id: str) -> int | None:
-        """Return what refused clients are told now, in seconds; None while all are accepted."""
+        """Return the seconds that refused clients must wait; None while all are accepted."""
         is_stopped = self.mode(subsystem_id).mode == BACKPRESSURE
         return self._is_stopped_for.get(subsystem_id) if is_stopped else None
 
@@ -496,6 +409,31 @@ class AdaptiveController:
         own = [b for b in self.report.budgets if b.subsystem_id == subsystem_id]
         seen = [b for b in own if getattr(b, "events", b.budget_total)]
         return max((b.burn_rate for b in seen), default=None)
+
+
+def make_controller(
+    config: AdaptiveControlConfig,
+    collector: MetricsCollector,
+    switches: KillSwitchManager,
+    guard: GuardDecision,
+    pdf_intake: PdfJobStore,
+    **options: Any,
+) -> AdaptiveController:
+    """Return a controller with the parts that a configuration asks for."""
+    interval_ms = config.control_loop_interval_seconds * 1000
+    needed = required_samples(WINDOW_MS, interval_ms, config.min_sample_ratio)
+    enough = SufficiencyConfig(needed, config.min_bucket_coverage_pct, check_source_stale=True)
+    targets = {GUARD: config.guard_slo_target, PDF: config.pdf_slo_target}
+    window_s, burn = config.error_budget_window_seconds, config.burn_rate_threshold
+    budgets = [
+        ErrorBudgetConfig(metric, window_s, targets[subsystem_id], burn)
+        for metric, subsystem_id in BUDGET_METRICS.items()
+    ]
+    return AdaptiveController(
+        config, collector, SloEvaluator(), ErrorBudgetCalculator(budgets),
+        DecisionEngine(switches, config), HysteresisFilter(config),
+        TelemetrySufficiencyChecker(enough), guard, pdf_intake, **options,
+    )  # fmt: skip
 
 
 def _read_signal(data: Mapping[str, Any]) -> ControlSignal:

@@ -10,7 +10,6 @@ from typing import Final
 
 from ulak.control.budget import BudgetStatus
 from ulak.control.config import AdaptiveControlConfig
-from ulak.control.loop_metrics import NOT_LISTED
 from ulak.control.queries import find_drift
 from ulak.control.samples import SloEvalResult
 from ulak.control.signals import (
@@ -30,6 +29,7 @@ from ulak.control.signals import (
 )
 from ulak.control.switches import KillSwitchManager
 
+NOT_LISTED: Final = "not in the allow-list"
 FAR_ABOVE: Final = 2
 """So many times the enter threshold is a backlog that no oscillation may keep intake open for."""
 

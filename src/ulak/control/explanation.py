@@ -10,7 +10,7 @@ from ulak.control.operations import SILENT_INTERVALS
 from ulak.control.signals import ACCEPTING, ENFORCE, GUARD, Outcome
 from ulak.control.state import LastTick
 
-SAID = {
+PHRASES = {
     Outcome.APPLIED: "was applied",
     Outcome.PROPOSED: "is proposed",
     Outcome.SUPPRESSED_DWELL: "waits for the dwell time",
@@ -96,7 +96,7 @@ def _find_reason(
     if signals:
         signal = signals[0]
         left = f", {signal['left_ms'] / 1000:.0f} s left" if signal["left_ms"] else ""
-        return f"{signal['signal_type']} {SAID[Outcome(signal['outcome'])]}{left}"
+        return f"{signal['signal_type']} {PHRASES[Outcome(signal['outcome'])]}{left}"
     value, metric = found["value"], found["metric"]
     if not isinstance(value, int | float):
         return f"nothing is decided: there is no {metric}"

@@ -49,7 +49,7 @@ class SignalStatus(StrEnum):
 
 
 class ReasonCode(StrEnum):
-    """What is wrong with a signal. Codes are always told in this order."""
+    """What is wrong with a signal. Codes are always listed in this order."""
 
     CONFIG_UPDATED_AT_UNKNOWN = "CONFIG_UPDATED_AT_UNKNOWN"
     CONFIG_TOO_OLD = "CONFIG_TOO_OLD"
@@ -85,7 +85,7 @@ class GuardConfig:
     endpoint_risk_map: Mapping[str, str] = field(default_factory=dict)
     """Risk classes by endpoint template, or by a prefix of it."""
     kill_switches: Mapping[str, bool] = field(default_factory=dict)
-    """Switches that are on until somebody sets them in the store."""
+    """Switches that are on until they are set in the store."""
     rate_limits: Mapping[str, int] = field(default_factory=dict)
     """Requests per minute and principal, by route group; a group that is not here has none."""
     breaker: BreakerTerms = field(default_factory=BreakerTerms)
@@ -259,7 +259,7 @@ def judge(snapshot: GuardSnapshot | None) -> Verdict:
 
 @lru_cache(maxsize=64)
 def read_updated_at(text: str, started_ms: int) -> int | None:
-    """Return when the configuration was updated, in milliseconds; None: the text says no time."""
+    """Return when the configuration was updated, in milliseconds; None: the text is no time."""
     if not text:
         return started_ms
     try:
@@ -332,7 +332,7 @@ def read_guard_environment(variables: Mapping[str, str]) -> GuardConfig:
     terms = {name: take(variable, reader) for variable, (name, reader) in _BREAKER.items()}
     read["breaker"] = BreakerTerms(**{k: value for k, value in terms.items() if value is not None})
     if wrong:
-        raise BadInput("\n".join(wrong))
+        raise BadInput("; ".join(wrong))
     return GuardConfig(**read)
 
 

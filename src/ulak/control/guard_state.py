@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
-from ulak.control.breaker import CircuitBreaker
+from ulak.control.breaker import FailureRateBreaker
 from ulak.control.guard import NOTHING_SET, Denial, GuardConfig, GuardModes, GuardSnapshot, Verdict
 from ulak.control.limiter import RateLimiter
 from ulak.control.overrides import GUARD_MODES, Overrides, Pinnable
@@ -30,7 +30,7 @@ log = logging.getLogger("ulak.guard")
 EVERY_S: Final = 1.0
 """The shared state is read once a second while requests come."""
 OLD_S: Final = 3.0
-"""A process in which nobody has asked for so long reads it again before it goes on."""
+"""After so long without a request the state is read again before the next one goes on."""
 
 
 class Refresher:
@@ -60,7 +60,7 @@ class Refresher:
         return running if age_s > OLD_S and not self._is_slow else None
 
     def give_up(self) -> None:
-        """Let nobody else wait for the reading that is under way."""
+        """End the waiting for the reading that is under way."""
         self._is_slow = True
 
     def _run(self, running: Future[None]) -> None:
@@ -144,7 +144,7 @@ class GuardState:
         self.limiter = RateLimiter()
         self.limits: dict[str, int] = dict(config.rate_limits)
         """Requests per minute and principal, by route group; none or 0 is no limit."""
-        self.breakers: dict[str, CircuitBreaker] = {}
+        self.breakers: dict[str, FailureRateBreaker] = {}
         self.tallies = GuardTallies()
         self.refresher = Refresher(self._refresh_if_open)
         self._limits_of_services: dict[str, Callable[[], int]] = {}
@@ -158,11 +158,11 @@ class GuardState:
         """Have a limit of a service read with the rest, so that a change of it is noticed."""
         self._limits_of_services[group] = per_minute
 
-    def breaker(self, dependency: str) -> CircuitBreaker:
+    def breaker(self, dependency: str) -> FailureRateBreaker:
         """Return the breaker of a dependency."""
         found = self.breakers.get(dependency)
         if found is None:
-            found = self.breakers.setdefault(dependency, CircuitBreaker(self.config.breaker))
+            found = self.breakers.setdefault(dependency, FailureRateBreaker(self.config.breaker))
         return found
 
     def refresh(self) -> None:

@@ -99,7 +99,7 @@ class HysteresisFilter:
         return left
 
     def record_transition(self, subsystem_id: str, before: str, after: str, now_ms: int) -> None:
-        """Begin the dwell time of a change, whoever has made it."""
+        """Begin the dwell time of a change."""
         state = self.state(subsystem_id)
         state.last_transition_ms = now_ms
         state.current_mode = after

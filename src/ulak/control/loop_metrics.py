@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ulak.control.decision import NOT_LISTED
+from ulak.control.report import TickReport
 from ulak.control.signals import (
     ACCEPTING,
     BACKPRESSURE,
@@ -23,9 +25,6 @@ from ulak.control.signals import (
 )
 from ulak.control.tallies import ALONE, Counter, Histogram, Tally
 
-if TYPE_CHECKING:
-    from ulak.control.controller import TickReport
-
 log = logging.getLogger("ulak.control")
 
 TICK_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5)
@@ -38,7 +37,6 @@ KNOWN: Final = [
 ]
 """Every change that the loop or the confirmation of a proposal makes: shown at 0 from the start,
 since a rate needs the zero before the one."""
-NOT_LISTED: Final = "not in the allow-list"
 INSUFFICIENT: Final = ("min_samples", "bucket_coverage", "source_stale")
 
 

@@ -139,7 +139,7 @@ class Operations:
         return p95
 
     def _read_p95(self, last: LastTick | None, now_ms: int) -> float | None:
-        """Return the p95 of the last tick, None when it says nothing about now."""
+        """Return the p95 of the last tick, None when it is no longer known."""
         silence_ms = SILENT_INTERVALS * self._loop.config.control_loop_interval_seconds * 1000
         if last is None or now_ms - last.at_ms > silence_ms:
             return None

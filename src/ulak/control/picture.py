@@ -103,13 +103,13 @@ def _write(
     Xml.SubElement(group, "text", place).text = text
 
 
-def picture_of(ticks: Sequence[Mapping[str, Any]], thresholds: Mapping[str, float]) -> list[Panel]:
+def make_panels(ticks: Sequence[Mapping[str, Any]], thresholds: Mapping[str, float]) -> list[Panel]:
     """Return load, p95, depth, budgets and modes of simulated ticks as panels."""
 
     def line(*path: str) -> list[Point]:
         return [(tick["second"], _read(tick, path)) for tick in ticks]
 
-    modes = {name: _modes_of(ticks, name) for name in ("guard", "pdf")}
+    modes = {name: _find_modes(ticks, name) for name in ("guard", "pdf")}
     p95 = thresholds["p95_latency_enter_threshold"], thresholds["p95_latency_exit_threshold"]
     depth = thresholds["queue_depth_enter_threshold"], thresholds["queue_depth_exit_threshold"]
     guard, pdf = (_spans(line) for line in modes.values())
@@ -134,7 +134,7 @@ def _read(tick: Mapping[str, Any], path: Sequence[str]) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
 
 
-def _modes_of(ticks: Sequence[Mapping[str, Any]], name: str) -> list[Point]:
+def _find_modes(ticks: Sequence[Mapping[str, Any]], name: str) -> list[Point]:
     """Return 1 while a subsystem is protected and 0 before and after, with upright edges."""
     points: list[Point] = []
     for tick in ticks:

@@ -1,4 +1,4 @@
-"""What is asked over HTTP: every request counted once, by the template of its route.
+"""Requests over HTTP, each counted once, by the template of its route.
 
 `MetricsMiddleware` knows ASGI and no framework.
 """
@@ -127,15 +127,15 @@ class Answer:
     def __init__(self) -> None:
         self.status = 0
         self.is_refusal = False
-        """Whether it is a 503 that says when to come back."""
+        """Whether it is a 503 with `Retry-After`."""
         self.kind = UNANSWERED
         self.method = self.endpoint = OTHER
         self.seconds = 0.0
         self.stream_began_s: float | None = None
         self.waited_s = 0.0
-        """For how long the handler has waited because its caller asked for that."""
+        """How long the handler has waited at the wish of its caller."""
         self.has_raised = False
-        """Whether its handler has raised what nobody foresaw, before or after it answered."""
+        """Whether its handler has raised, before or after the response began."""
         self.when_ended: Callable[[Answer], None] | None = None
         """What is called with it when the request has ended."""
 
@@ -162,7 +162,7 @@ class MetricsMiddleware:
         await self.count(scope, receive, send, Answer())
 
     async def count(self, scope: Scope, receive: Receive, send: Send, answer: Answer) -> None:
-        """Have a request answered, and count it; `answer` says how, also when this raises."""
+        """Serve a request and count it. `answer` then describes the response, if there was one."""
 
         async def send_and_look(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -181,7 +181,7 @@ class MetricsMiddleware:
         try:
             await self._app(scope, receive, send_and_look)
         except Exception:
-            # Whoever is outside of this answers it, as what nobody foresaw.
+            # A middleware further out sends the response of an unforeseen error.
             answer.has_raised = True
             if answer.kind == UNANSWERED:
                 answer.kind = RAISED

@@ -10,15 +10,16 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 
 from ulak.control.collector import MetricsCollector
 from ulak.control.config import AdaptiveControlConfig
 from ulak.control.controller import COMPLETIONS
+from ulak.control.gathering import feed
 from ulak.control.signals import ACCEPTING, DEPTH, ENFORCE, GUARD, PDF, plain
-from ulak.control.simulation import START_MS, Effects, decide, feed, make_controller
+from ulak.control.simulation import START_MS, Effects, decide, make_simulated
 from ulak.control.state import SourceRow
 from ulak.control.tallies import LATENCY_SECONDS
 from ulak.errors import BadInput
@@ -34,10 +35,13 @@ Load = Annotated[float, msgspec.Meta(ge=0, le=20)]
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1000)]
 
 
+LoadShape = Literal["step", "ramp", "noise", "flapping", "outage"]
+
+
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A load, the service that it meets, and how that service is controlled."""
 
-    load: Literal["step", "ramp", "noise", "flapping", "outage"]
+    load: LoadShape
     """Between `begins` and `ends` the load is `peak`, or rises to it (ramp), or changes between
     both (flapping); before and after it is `base`. An outage is a step with silent telemetry."""
     seconds: Annotated[int, msgspec.Meta(ge=60, le=86_400)] = 1800
@@ -63,10 +67,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tries: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 2
     """How often a client comes before it gives up."""
     jitter: Load = 1.0
-    """Refused clients wait up to this share longer than they are told. Without it all of them come
+    """Refused clients wait up to this share longer than `Retry-After`. Without it all of them come
     back at the moment at which the queue is expected to be short again."""
     is_obedient: bool = True
-    """Whether refused clients wait as long as they are told; others come again every second."""
+    """Whether refused clients wait for `Retry-After`; others come again every second."""
     seed: int = 1
     control: dict[str, Any] = {}
     """Fields of the configuration. Without `targets` every subsystem may be touched."""
@@ -95,7 +99,10 @@ def read_scenario(data: Any) -> Scenario:
     try:
         found = msgspec.convert(data, Scenario)
     except msgspec.ValidationError as error:
-        raise BadInput(f"this is no scenario: {error}") from None
+        cure = (
+            f"; load is one of {', '.join(get_args(LoadShape))}" if "$.load" in str(error) else ""
+        )
+        raise BadInput(f"this is no scenario: {error}{cure}") from None
     found.configure()
     return found
 
@@ -119,7 +126,7 @@ class Service:
         self._observed = {name: [0.0] * (len(LATENCY_SECONDS) + 1) for name in (GUARD, PDF)}
 
     def step(self, second: int, retry_after_s: int | None) -> None:
-        """Let a second pass. Intake is closed while `retry_after_s` says how long to wait."""
+        """Let a second pass. Intake is closed while there is a `retry_after_s`."""
         scenario, draw = self.scenario, self._random
         load = scenario.find_load(second) * (1 + scenario.noise * draw.uniform(-1, 1))
         new = self._count_arrivals(load * scenario.jobs_per_second)
@@ -276,7 +283,7 @@ def simulate(scenario: Scenario) -> Simulated:
         for row in now_rows:
             feed(collector, row)
 
-    controller = make_controller(config, effects, collect)
+    controller = make_simulated(config, effects, collect)
     for second in range(scenario.seconds):
         service.step(second, effects.retry_after_s)
         depth = len(service.queue)

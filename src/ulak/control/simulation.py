@@ -8,21 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ulak.control.budget import BUDGET_METRICS, ErrorBudgetCalculator, ErrorBudgetConfig
 from ulak.control.collector import MetricsCollector
 from ulak.control.config import AdaptiveControlConfig
-from ulak.control.controller import WINDOW_MS, AdaptiveController, TickReport
-from ulak.control.decision import DecisionEngine
-from ulak.control.hysteresis import HysteresisFilter
+from ulak.control.controller import WINDOW_MS, AdaptiveController, make_controller
+from ulak.control.gathering import feed
 from ulak.control.loop_metrics import LoopMetrics
-from ulak.control.samples import MetricSample, SloEvaluator
+from ulak.control.report import TickReport
+from ulak.control.samples import MetricSample
 from ulak.control.signals import DEPTH, GUARD, PDF, ControlDecisionEvent, plain
 from ulak.control.state import SourceRow
-from ulak.control.sufficiency import (
-    SufficiencyConfig,
-    TelemetrySufficiencyChecker,
-    required_samples,
-)
 from ulak.control.switches import KillSwitchManager
 from ulak.control.tallies import ALONE
 from ulak.errors import BadInput
@@ -60,45 +54,22 @@ class Effects:
         self.retry_after_s = retry_after_seconds if active else None
 
 
-def make_controller(
+def make_simulated(
     config: AdaptiveControlConfig,
     effects: Effects,
     collect: Callable[[MetricsCollector, int], None],
 ) -> AdaptiveController:
-    """Return a controller as the loop makes it, but which remembers in this process alone."""
-    interval_ms = config.control_loop_interval_seconds * 1000
-    targets = {GUARD: config.guard_slo_target, PDF: config.pdf_slo_target}
-    window_s, burn = config.error_budget_window_seconds, config.burn_rate_threshold
-    budgets = [
-        ErrorBudgetConfig(metric, window_s, targets[subsystem_id], burn)
-        for metric, subsystem_id in BUDGET_METRICS.items()
-    ]
-    needed = required_samples(WINDOW_MS, interval_ms, config.min_sample_ratio)
-    enough = SufficiencyConfig(needed, config.min_bucket_coverage_pct, check_source_stale=True)
-    collector = MetricsCollector(interval_ms)
-
-    return AdaptiveController(
-        config, collector, SloEvaluator(), ErrorBudgetCalculator(budgets),
-        DecisionEngine(KillSwitchManager(), config), HysteresisFilter(config),
-        TelemetrySufficiencyChecker(enough), effects, effects, metrics=Unlogged(),
+    """Return the controller of the loop, but one that remembers in this process alone."""
+    collector = MetricsCollector(config.control_loop_interval_seconds * 1000)
+    return make_controller(
+        config,
+        collector,
+        KillSwitchManager(),
+        effects,
+        effects,
+        metrics=Unlogged(),
         collect=lambda now_ms: collect(collector, now_ms),
-    )  # fmt: skip
-
-
-def feed(collector: MetricsCollector, row: SourceRow) -> None:
-    """Hand a collector what one tick has read of a source, as the loop does."""
-    data = row.data
-    for metric, (bad, total) in data.get("counts", {}).items():
-        if total:
-            collector.count(metric, row.at_ms, bad, total)
-    at_ms, total, successful, p99 = data["sample"]
-    collector.ingest(row.source_id, MetricSample(at_ms, total, successful, p99))
-    for process, (heard_ms, bounds, cumulative) in data.get("histograms", {}).items():
-        collector.ingest_histogram(
-            row.source_id, process, heard_ms, (*bounds, math.inf), {ALONE: tuple(cumulative)}
-        )
-    for name, value in data.get("gauges", {}).items():
-        collector.ingest_gauge(row.source_id, name, row.at_ms, value)
+    )
 
 
 def decide(controller: AdaptiveController, now_ms: int) -> dict[str, Any]:
@@ -151,7 +122,7 @@ def replay(config: AdaptiveControlConfig, recorded: Recorded) -> list[dict[str, 
         for row in rows[now_ms]:
             feed(collector, row)
 
-    controller = make_controller(config, Effects(), collect)
+    controller = make_simulated(config, Effects(), collect)
     return [decide(controller, now_ms) for now_ms, _ in recorded]
 
 
@@ -171,7 +142,7 @@ def simulate_samples(
     """
     read = _read_samples(samples, config.control_loop_interval_seconds * 1000)
     by_time = {sample["at_ms"]: sample for sample in read}
-    controller = make_controller(
+    controller = make_simulated(
         config, Effects(), lambda collector, now_ms: _take(collector, by_time[now_ms])
     )
     if read:

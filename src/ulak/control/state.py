@@ -226,15 +226,15 @@ class ControlState:
     def adopt_environment(self, config: AdaptiveControlConfig) -> Revision:
         """Return the newest revision; variables that were changed since make one."""
         newest = self._find_newest()
-        said = config.document()
-        if newest is None or newest[1].get("environment") != said:
+        document = config.document()
+        if newest is None or newest[1].get("environment") != document:
             number = 1 if newest is None else newest[0].revision + 1
             reason = "the variables of a start"
-            row = self._make_row(number, config, said, ENVIRONMENT, reason, self.now_ms)
+            row = self._make_row(number, config, document, ENVIRONMENT, reason, self.now_ms)
             with self.tables.writing(quiet=True) as connection:
                 if self._run(connection, _ADD_CONFIG, *row):
                     old = {} if newest is None else newest[0].config.document()
-                    self._audit_config(connection, old, said, ENVIRONMENT, reason, number)
+                    self._audit_config(connection, old, document, ENVIRONMENT, reason, number)
         found = self._find_newest()
         if found is None:
             raise Superseded("the configuration was removed while it was read")

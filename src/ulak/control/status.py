@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ulak.control.controller import AdaptiveController, AdaptiveControllerState
+from ulak.control.controller import AdaptiveController
 from ulak.control.decision import Mode, first_mode
+from ulak.control.report import AdaptiveControllerState
 from ulak.control.signals import BACKPRESSURE, GUARD, LOOP, PDF, SHADOW, plain
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def read_gauges(loop: ControlLoop) -> Iterator[Metric]:
         since(guard, SHADOW),
     )  # fmt: skip
     yield gauge(
-        "adaptive_control_retry_after_seconds", "What refused clients are told to wait.", "",
+        "adaptive_control_retry_after_seconds", "The wait of refused clients.", "",
         {(): known.get(PDF, {}).get("retry_after_seconds") or 0},
     )  # fmt: skip
     yield gauge(

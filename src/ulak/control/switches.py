@@ -30,7 +30,7 @@ class Switch:
     name: str
     enabled: bool = False
     updated_at: int | None = None
-    """Milliseconds; None: nobody has ever set it."""
+    """Milliseconds; None: it was never set."""
     updated_by: str = ""
     reason: str = ""
 
@@ -47,7 +47,7 @@ class KillSwitchManager:
 
     Args:
         tables: Of `ulak.control.state.SCHEMA`.
-        defaults: Switches that are on as long as nobody has set them in the store.
+        defaults: Switches that are on until they are set in the store.
     """
 
     def __init__(

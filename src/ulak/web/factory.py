@@ -89,10 +89,10 @@ def app(
     made.state.waits = Waits()
     read_too = [routes.metrics for routes in brought.values() if routes.metrics is not None]
     counted = [routes.tallies for routes in brought.values() if routes.tallies is not None]
-    state = wiring.guard_state_of(engine)
+    state = wiring.find_guard_state(engine)
     if state is not None:
         read_too.append(state.read_metrics)
-    loop = wiring.control_loop_of(engine)
+    loop = wiring.find_control_loop(engine)
     if loop is not None and loop.is_attached:
         read_too.append(partial(read_gauges, loop))
     made.state.metrics = shown = Metrics(engine, read_too, counted)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from ulak.auth.principal import ANYBODY, Principal
-from ulak.control.breaker import CircuitBreaker
+from ulak.control.breaker import FailureRateBreaker
 from ulak.control.guard import (
     HEAVY_READ,
     HEAVY_WRITE,
@@ -48,10 +48,10 @@ SKIPPED: Final = frozenset(
 )
 SKIPPED_BELOW: Final = "/admin/ops/"
 WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-# Bugs and outages; 501 is neither, and says the same tomorrow.
+# Bugs and outages; 501 is neither.
 FAILURES: Final = frozenset({500, 502, 503, 504})
 NOT_COUNTED: Final = frozenset({0, 429})
-"""No answer at all, and one that says nothing about what the endpoint depends on."""
+"""No response at all, and a refusal: neither counts for the dependency."""
 PATIENCE_S: Final = 1.0
 """How long a request waits for the shared state where nothing recent is known. A guess."""
 CURE: Final = {
@@ -114,10 +114,10 @@ _ERRORS: Final[Mapping[Denial, type[ServiceError]]] = {
 
 
 class NeverRead(Exception):
-    """Nothing is known of the kill switches yet; the log has said why."""
+    """The kill switches were never read; the log has the reason."""
 
 
-Pass = tuple[CircuitBreaker, int]
+Pass = tuple[FailureRateBreaker, int]
 
 
 class GuardChain:
@@ -131,7 +131,7 @@ class GuardChain:
         self._asks = asks
         self._service = {line.path: name for name, r in brought.items() for line in r.access}
         self._groups = {at: _group(line) for at, line in access.items()}
-        # Probes and pages: a probe that says what is lacking must not be closed for saying it.
+        # Probes and pages: a probe that reports a fault must not be closed for it.
         self._probes = {at for at, line in access.items() if line.is_public and at[0] == "GET"}
         for name, routes in brought.items():
             for limit in routes.rate_limits:
@@ -175,7 +175,7 @@ class GuardChain:
         if principal.tenant is not None:
             return principal.tenant or USUAL_TENANT
         if principal is ANYBODY and self._asks:
-            return USUAL_TENANT  # of a stranger: nobody vouches for what it says
+            return USUAL_TENANT  # of a stranger, whose header proves nothing
         sent = request.headers.get(TENANT_HEADER, "").strip()
         return sent[:LONGEST_TENANT] or USUAL_TENANT
 
@@ -250,7 +250,7 @@ class GuardChain:
     def _record(self, passes: list[Pass], answer: Answer) -> None:
         """Tell the breakers how a request was answered."""
         status = 500 if answer.has_raised else answer.status
-        # A service that says when to come back has refused, and did not fail.
+        # A 503 with Retry-After is a refusal and no failure.
         if status in NOT_COUNTED or answer.is_refusal:
             _release(passes)
             return

@@ -27,7 +27,8 @@ from ulak.control import (
     TelemetrySufficiencyChecker,
 )
 from ulak.control.budget import BUDGET_METRICS
-from ulak.control.controller import COMPLETIONS, MemoryJournal
+from ulak.control.controller import COMPLETIONS
+from ulak.control.journal import MemoryJournal
 from ulak.control.signals import DEPTH, GUARD, P95, PDF
 from ulak.control.tallies import LATENCY_SECONDS
 

@@ -2,18 +2,18 @@
 
 import pytest
 
-from ulak.control.breaker import BreakerState, BreakerTerms, CircuitBreaker
+from ulak.control.breaker import BreakerState, BreakerTerms, FailureRateBreaker
 from ulak.control.limiter import RateLimiter
 
 
-def tell(breaker: CircuitBreaker, now_ms: int, *, failed: bool) -> None:
+def tell(breaker: FailureRateBreaker, now_ms: int, *, failed: bool) -> None:
     given = breaker.admit(now_ms)
     assert given is not None
     breaker.record(given, now_ms, failed=failed)
 
 
-def opened(at_ms: int = 0) -> CircuitBreaker:
-    breaker = CircuitBreaker(BreakerTerms())
+def opened(at_ms: int = 0) -> FailureRateBreaker:
+    breaker = FailureRateBreaker(BreakerTerms())
     for _ in range(10):
         tell(breaker, at_ms, failed=True)
     return breaker
@@ -21,7 +21,7 @@ def opened(at_ms: int = 0) -> CircuitBreaker:
 
 @pytest.mark.shows("A-9")
 def test_it_opens_at_half_of_ten():
-    breaker = CircuitBreaker(BreakerTerms())
+    breaker = FailureRateBreaker(BreakerTerms())
     for number in range(9):
         tell(breaker, number, failed=number < 5)
     assert breaker.state(9) == BreakerState.CLOSED, "nine are too few"
@@ -34,7 +34,7 @@ def test_it_opens_at_half_of_ten():
 
 @pytest.mark.shows("A-9")
 def test_below_half_it_stays_closed():
-    breaker = CircuitBreaker(BreakerTerms())
+    breaker = FailureRateBreaker(BreakerTerms())
     for number in range(100):
         tell(breaker, number, failed=number % 100 >= 51)
     assert breaker.state(100) == BreakerState.CLOSED
@@ -42,12 +42,12 @@ def test_below_half_it_stays_closed():
 
 @pytest.mark.shows("A-9")
 def test_what_is_older_than_a_minute_does_not_count():
-    breaker = CircuitBreaker(BreakerTerms())
+    breaker = FailureRateBreaker(BreakerTerms())
     for _ in range(9):
         tell(breaker, 0, failed=True)
     tell(breaker, 60_000, failed=True)
     assert breaker.state(60_000) == BreakerState.CLOSED
-    early = CircuitBreaker(BreakerTerms())
+    early = FailureRateBreaker(BreakerTerms())
     for _ in range(9):
         tell(early, 0, failed=True)
     tell(early, 59_000, failed=True)
@@ -94,7 +94,7 @@ def test_probes_that_never_end_do_not_keep_it_half_open():
 
 
 def test_an_outcome_of_before_it_opened_says_nothing_about_now():
-    breaker = CircuitBreaker(BreakerTerms())
+    breaker = FailureRateBreaker(BreakerTerms())
     slow = breaker.admit(0)
     for _ in range(10):
         tell(breaker, 0, failed=True)

@@ -19,9 +19,9 @@ from ulak.control import (
     KillSwitchManager,
     SignalType,
 )
-from ulak.control.controller import MemoryJournal
 from ulak.control.decision import Mode, Reading, Situation
 from ulak.control.explanation import explain
+from ulak.control.journal import MemoryJournal
 from ulak.control.signals import ACCEPTING, BACKPRESSURE, ENFORCE, GUARD, LOOP, PDF, SHADOW, Outcome
 from ulak.control.state import LastTick
 from ulak.control.status import describe

@@ -244,7 +244,8 @@ def test_every_other_value_that_cannot_be_used_is_named():
     }
     with pytest.raises(BadInput) as raised:
         read_guard_environment(bad)
-    assert sorted(line.partition(":")[0] for line in str(raised.value).splitlines()) == sorted(bad)
+    assert len(str(raised.value).splitlines()) == 1, "a command prints one line"
+    assert {part.partition(":")[0] for part in str(raised.value).split("; ")} >= set(bad)
 
 
 @pytest.mark.shows("A-9", "A-56")

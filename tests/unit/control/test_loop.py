@@ -36,7 +36,7 @@ from ulak.control.tallies import ALONE, LATENCY_SECONDS, Histogram
 from ulak.errors import BadInput, StoreError
 from ulak.testing import Harness
 from ulak.testing.children import forked
-from ulak.wiring import guard_state_of, store_of
+from ulak.wiring import find_guard_state, store_of
 
 QUICK: dict[str, Any] = {
     "dwell_time_seconds": 60, "cooldown_period_seconds": 60, "oscillation_max_transitions": 50,
@@ -106,7 +106,7 @@ class Process:
             telemetry=lambda: Telemetry(self.finished, self.failed, self.renders.read()),
             creates={"POST": "/pdf/jobs"},
         )  # fmt: skip
-        guard = guard_state_of(self.engine)
+        guard = find_guard_state(self.engine)
         assert guard is not None
         self.loop = ControlLoop(self.engine, make_config(**changes), guard)
         self.state, self.operations = self.loop.state, Operations(self.loop)
@@ -182,7 +182,7 @@ def harness(sqlite_place: Place) -> Iterator[Harness]:
 
 def attached(engine: Engine, **changes: Any) -> ControlLoop:
     subsystem(engine, PDF, depth=lambda: Depth(0), admission=Intake())
-    loop = attach(engine, make_config(**changes), guard_state_of(engine))
+    loop = attach(engine, make_config(**changes), find_guard_state(engine))
     assert loop is not None
     return loop
 
@@ -264,7 +264,7 @@ def test_a_tick_that_fails_is_not_tried_again(
 def test_a_store_without_tables_and_a_program_without_subsystems_have_no_loop() -> None:
     with ulak.connect("memory://") as engine:
         subsystem(engine, PDF, depth=lambda: Depth(0), admission=Intake())
-        assert attach(engine, make_config(), guard_state_of(engine)) is None
+        assert attach(engine, make_config(), find_guard_state(engine)) is None
 
 
 # --- telemetry of several processes -----------------------------------------------------
@@ -835,7 +835,7 @@ def live(url: str, folder: str, name: str) -> None:
         engine, PDF, depth=lambda: Depth(80), admission=Intake(),
         telemetry=lambda: Telemetry(0, 0, renders.read()),
     )  # fmt: skip
-    attach(engine, make_config(**LIVE), guard_state_of(engine))
+    attach(engine, make_config(**LIVE), find_guard_state(engine))
     engine.open()
     web = Web(engine, name)
     with engine.working(ulak.WorkerSettings(lease=timedelta(seconds=5))):

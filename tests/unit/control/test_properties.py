@@ -31,8 +31,8 @@ from ulak.control import (
     SignalType,
 )
 from ulak.control.config import GUARD_QUERY, NUMBERS
-from ulak.control.controller import MemoryJournal
 from ulak.control.decision import Mode, Reading, Situation
+from ulak.control.journal import MemoryJournal
 from ulak.control.signals import (
     BACKPRESSURE,
     DEPTH,

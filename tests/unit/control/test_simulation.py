@@ -7,23 +7,15 @@ from typing import Any
 import pytest
 import yaml
 
-import ulak
-from ulak.control.collector import MetricsCollector
 from ulak.control.config import AdaptiveControlConfig
-from ulak.control.controller import AdaptiveController, MemoryJournal
-from ulak.control.loop import ControlLoop, Gathering
-from ulak.control.picture import Panel, draw, picture_of
+from ulak.control.picture import Panel, draw, make_panels
 from ulak.control.scenario import Simulated, read_scenario, simulate
 from ulak.control.simulation import (
     MOST_SAMPLES,
-    Effects,
-    feed,
-    make_controller,
     replay,
     simulate_samples,
 )
 from ulak.errors import BadInput
-from ulak.wiring import guard_state_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "control"
 EVERYTHING = [{"tenant_id": "*", "endpoint_class": "*", "subsystem_id": "*"}]
@@ -242,60 +234,13 @@ def test_a_bad_sample_is_named(samples: Any, text: str) -> None:
         simulate_samples(config(), samples)
 
 
-# --- the same engine ------------------------------------------------------------------
-
-
-def parts(controller: AdaptiveController) -> dict[str, Any]:
-    return {
-        "types": {
-            name: type(part)
-            for name, part in vars(controller).items()
-            if name in ("collector", "evaluator", "budgets", "decisions", "hysteresis")
-        },
-        "budgets": vars(controller.budgets),
-        "enough": vars(controller.sufficiency),
-        "targets": vars(controller.evaluator),
-    }
-
-
-@pytest.mark.shows("A-77")
-def test_what_is_simulated_is_made_of_the_parts_of_the_loop(tmp_path: Path) -> None:
-    made = make_controller(config(), Effects(), lambda collector, now_ms: None)
-    with ulak.connect(f"sqlite:///{tmp_path / 'a.db'}") as engine:
-        guard = guard_state_of(engine)
-        assert guard is not None
-        shipped, _ = ControlLoop(engine, config(), guard)._make(config())
-    assert parts(made) == parts(shipped)
-    assert isinstance(made.journal, MemoryJournal)
-
-
-@pytest.mark.shows("A-77")
-def test_rows_are_taken_in_as_the_loop_takes_them(
-    tmp_path: Path, simulated: dict[str, Simulated]
-) -> None:
-    mine, theirs = MetricsCollector(5000), MetricsCollector(5000)
-    rows = [row for _, found in simulated["step"].recorded for row in found]
-    with ulak.connect(f"sqlite:///{tmp_path / 'a.db'}") as engine:
-        Gathering(engine, theirs).replay(rows)
-    for row in rows:
-        feed(mine, row)
-    now_ms = rows[-1].at_ms
-    for name in ("guard", "pdf"):
-        assert mine.get_samples(name, 0, now_ms) == theirs.get_samples(name, 0, now_ms)
-        assert mine.get_histogram(name) == theirs.get_histogram(name)
-    assert mine.check_health(now_ms) == theirs.check_health(now_ms)
-    assert mine.find_gauge("pdf", "queue_depth") == theirs.find_gauge("pdf", "queue_depth")
-    for metric, counts in mine.event_counts.items():
-        assert counts.between(0, now_ms) == theirs.event_counts[metric].between(0, now_ms)
-
-
 # --- the picture ----------------------------------------------------------------------
 
 
 @pytest.mark.shows("A-77")
 def test_the_picture_has_load_p95_depth_budgets_and_modes(simulated: dict[str, Simulated]) -> None:
     run = simulated["outage"]
-    panels = picture_of(run.ticks, run.scenario.configure().document())
+    panels = make_panels(run.ticks, run.scenario.configure().document())
     assert [panel.title.split(",")[0].split(":")[0] for panel in panels] == [
         "New jobs a second", "p95 of requests", "Queue depth", "Error budget left", "Modes",
     ]  # fmt: skip

@@ -63,7 +63,7 @@ class OverrideAsked(Body):
 
 
 class ReleaseAsked(Body):
-    """Why an override ends; it may be said in the query instead."""
+    """Why an override ends; the query may have it instead."""
 
     reason: WhyOrNothing = ""
 
