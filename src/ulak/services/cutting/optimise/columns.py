@@ -1,0 +1,322 @@
+"""Column generation: patterns for whole plates, chosen by a linear program, cut many times each.
+
+A pattern is priced by knapsacks, from the inside out: parts into a column, columns into a strip,
+strips into a plate. Lengths are rounded up to a grid for that, so a pattern always fits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import highspy
+import numpy as np
+
+from ulak.services.cutting.optimise.kernel import compiled
+from ulak.services.cutting.optimise.layout import Layout, Placed, Problem, Strip
+from ulak.services.cutting.optimise.model import Plate, Pose
+
+_GRID: Final = 1_200
+"""A longer plate is priced on so many steps."""
+_LEAST_GAIN: Final = 1e-6
+_MOST_FRACTIONS: Final = 1e-6
+
+
+class Pattern(NamedTuple):
+    """How a plate is cut, and how many pieces of each part it has."""
+
+    layout: Layout
+    counts: tuple[int, ...]
+
+
+def cover(
+    counts: Sequence[int], problem: Problem, plate: Plate, is_over: Callable[[], bool]
+) -> tuple[list[Layout], list[int], int]:
+    """Return layouts of most of the pieces, how many of each part are left, and how few sheets all
+    of them may take by the linear program."""
+    demanded = [number for number, n in enumerate(counts) if n]
+    patterns = [_single(problem, plate, number) for number in demanded]
+    program = _Program([counts[number] for number in demanded])
+    for pattern in patterns:
+        program.add([pattern.counts[number] for number in demanded])
+    pricers = [_Pricer(problem, plate, axis, demanded) for axis in problem.axes]
+    value = math.inf
+    while not is_over():
+        value, duals = program.solve()
+        found = [pattern for pricer in pricers if (pattern := pricer.price(duals)) is not None]
+        if not found:
+            break
+        for pattern in found:
+            patterns.append(pattern)
+            program.add([pattern.counts[number] for number in demanded])
+    value, _ = program.solve()
+    layouts, left = _round(patterns, program.amounts, counts)
+    return layouts, left, math.ceil(value - _MOST_FRACTIONS)
+
+
+def _round(
+    patterns: Sequence[Pattern], amounts: Sequence[float], counts: Sequence[int]
+) -> tuple[list[Layout], list[int]]:
+    """Cut every pattern as often as it is chosen, rounded down; pieces beyond the demand are left
+    out."""
+    left, layouts = list(counts), list[Layout]()
+    for pattern, amount in zip(patterns, amounts, strict=True):
+        for _ in range(math.floor(amount + _MOST_FRACTIONS)):
+            layout = _without_surplus(pattern.layout, left)
+            if layout.strips:
+                layouts.append(layout)
+    # The large fractions are cut once more, as long as little of them is surplus.
+    order = sorted(range(len(patterns)), key=lambda n: amounts[n] % 1, reverse=True)
+    for n in order:
+        pattern = patterns[n]
+        fits = all(own <= left[number] for number, own in enumerate(pattern.counts) if own)
+        if amounts[n] % 1 > 0.6 and fits:
+            layouts.append(_without_surplus(pattern.layout, left))
+    return layouts, left
+
+
+def _without_surplus(layout: Layout, left: list[int]) -> Layout:
+    """Return a layout without the pieces that nobody has ordered; `left` is counted down."""
+    strips: list[Strip] = []
+    for strip in layout.strips:
+        columns = []
+        for column in strip:
+            kept = []
+            for placed in column:
+                if left[placed.part] > 0:
+                    left[placed.part] -= 1
+                    kept.append(placed)
+            if kept:
+                columns.append(kept)
+        if columns:
+            strips.append(columns)
+    return Layout(layout.plate, layout.axis, strips)
+
+
+def _single(problem: Problem, plate: Plate, number: int) -> Pattern:
+    """Return a pattern of one part alone."""
+    pose = problem.parts[number].poses[0]
+    axis, kerf = problem.axes[0], problem.kerf
+    across = (plate.usable[1 - axis] + kerf) // (pose.extents[1 - axis] + kerf)
+    along = (plate.usable[axis] + kerf) // (pose.extents[axis] + kerf)
+    placed = Placed(number, pose)
+    layout = Layout(plate, axis, [[[placed] for _ in range(across)] for _ in range(along)])
+    counts = [0] * len(problem.parts)
+    counts[number] = across * along
+    return Pattern(layout, tuple(counts))
+
+
+class _Program:
+    """The linear program: as few plates as cover every demand."""
+
+    def __init__(self, demands: Sequence[int]) -> None:
+        self._highs = highspy.Highs()
+        self._highs.silent()
+        self._highs.setOptionValue("threads", 1)
+        for demand in demands:
+            self._highs.addRow(float(demand), highspy.kHighsInf, 0, np.array([]), np.array([]))
+
+    def add(self, counts: Sequence[int]) -> None:
+        rows = np.array([row for row, n in enumerate(counts) if n], np.int32)
+        values = np.array([float(n) for n in counts if n])
+        self._highs.addCol(1.0, 0.0, highspy.kHighsInf, len(rows), rows, values)
+
+    def solve(self) -> tuple[float, np.ndarray]:
+        """Return the number of plates and the price of each part."""
+        self._highs.run()
+        solution: Any = self._highs.getSolution()
+        self.amounts = list(solution.col_value)
+        return self._highs.getInfo().objective_function_value, np.array(solution.row_dual)
+
+
+class _Pricer:
+    """Finds the pattern of the highest price whose first cuts divide along one axis."""
+
+    def __init__(self, problem: Problem, plate: Plate, axis: int, demanded: Sequence[int]) -> None:
+        self._problem, self._plate, self._axis = problem, plate, axis
+        kerf, across = problem.kerf, 1 - axis
+        self._full = plate.usable[across] + kerf, plate.usable[axis] + kerf
+        self._steps = min(self._full[0], _GRID), min(self._full[1], _GRID)
+        entries: list[tuple[int, Pose, int]] = []
+        for row, number in enumerate(demanded):
+            for pose in problem.parts[number].poses:
+                width, height = pose.extents[across] + kerf, pose.extents[axis] + kerf
+                if width <= self._full[0] and height <= self._full[1]:
+                    entries.append((number, pose, row))
+        # By width: a column takes whatever is no broader than it is.
+        entries.sort(key=lambda entry: entry[1].extents[across])
+        self._entries = entries
+        self._rows = np.array([row for _, _, row in entries], np.int64)
+        self._widths = self._on_grid([p.extents[across] + kerf for _, p, _ in entries], 0)
+        self._heights = self._on_grid([p.extents[axis] + kerf for _, p, _ in entries], 1)
+        self._levels = self._find_levels()
+
+    def price(self, duals: np.ndarray) -> Pattern | None:
+        """Return the best pattern; None: none is worth more than a plate."""
+        values = duals[self._rows]
+        if self._problem.is_two_stage:
+            columns, stacked = stack_one(values, self._heights, self._steps[1])
+        else:
+            columns, stacked = stack(
+                values, self._widths, self._heights, self._steps[1], self._problem.trimming
+            )
+        levels, best = fill_strips(columns, self._widths, self._levels, self._steps[0])
+        value, chosen = fill_plate(best, levels, self._steps[1])
+        if value <= 1 + _LEAST_GAIN:
+            return None
+        strips = [
+            [
+                self._read_column(stacked, entry, level)
+                for entry in find_columns(columns, self._widths, level, self._steps[0])
+            ]
+            for level in chosen
+        ]
+        strips = [[column for column in strip if column] for strip in strips]
+        layout = Layout(self._plate, self._axis, [strip for strip in strips if strip])
+        counts = [0] * len(self._problem.parts)
+        for placed in layout.parts:
+            counts[placed.part] += 1
+        return Pattern(layout, tuple(counts))
+
+    def _read_column(self, stacked: np.ndarray, entry: int, level: int) -> list[Placed]:
+        found = []
+        while level > 0:
+            taken = int(stacked[entry, level])
+            if taken == -1:
+                level -= 1
+                continue
+            number, pose, _ = self._entries[taken]
+            found.append(Placed(number, pose))
+            if self._problem.is_two_stage:
+                break
+            level -= int(self._heights[taken])
+        return found
+
+    def _find_levels(self) -> np.ndarray:
+        """Return the depths that a strip may have: those to which parts add up."""
+        most = self._steps[1]
+        reachable = np.zeros(most + 1, np.bool_)
+        reachable[0] = True
+        heights = sorted({int(h) for h in self._heights})
+        if not self._problem.is_two_stage:
+            for height in heights:
+                for at in range(height, most + 1):
+                    reachable[at] |= reachable[at - height]
+        else:
+            reachable[heights] = True
+        levels = np.flatnonzero(reachable)[1:]
+        if len(levels) > 200:
+            levels = np.unique(np.concatenate([levels[:: len(levels) // 150 + 1], heights]))
+        return levels.astype(np.int64)
+
+    def _on_grid(self, sizes: Sequence[int], dimension: int) -> np.ndarray:
+        full, steps = self._full[dimension], self._steps[dimension]
+        return np.array([-(-size * steps // full) for size in sizes], np.int64)
+
+
+@compiled
+def stack(values, widths, heights, steps, trimming):  # type: ignore[no-untyped-def]
+    """Return, for columns as broad as each entry and for each depth, the highest value of a stack,
+    and the entry on top of it (-1: the depth is not used)."""
+    number = values.shape[0]
+    best = np.zeros((number, steps + 1))
+    taken = np.full((number, steps + 1), -1, np.int64)
+    for entry in range(number):
+        if entry > 0 and widths[entry] == widths[entry - 1]:
+            # Equal widths share a column; the last of them has seen all.
+            pass
+        for depth in range(1, steps + 1):
+            best[entry, depth] = best[entry, depth - 1]
+            for other in range(number):
+                if widths[other] > widths[entry]:
+                    break
+                if not trimming and widths[other] != widths[entry]:
+                    continue
+                if heights[other] <= depth:
+                    value = best[entry, depth - heights[other]] + values[other]
+                    if value > best[entry, depth] + 1e-12:
+                        best[entry, depth] = value
+                        taken[entry, depth] = other
+    return best, taken
+
+
+@compiled
+def stack_one(values, heights, steps):  # type: ignore[no-untyped-def]
+    """Return the same for two stages, where a column is one part."""
+    number = values.shape[0]
+    best = np.zeros((number, steps + 1))
+    taken = np.full((number, steps + 1), -1, np.int64)
+    for entry in range(number):
+        for depth in range(heights[entry], steps + 1):
+            best[entry, depth] = values[entry]
+            taken[entry, depth] = entry
+    return best, taken
+
+
+@compiled
+def fill_strips(columns, widths, levels, steps):  # type: ignore[no-untyped-def]
+    """Return the depths of strips and the highest value of a strip of each."""
+    best = np.zeros(levels.shape[0])
+    room = np.zeros(steps + 1)
+    for place in range(levels.shape[0]):
+        level = levels[place]
+        for at in range(1, steps + 1):
+            room[at] = room[at - 1]
+            for entry in range(widths.shape[0]):
+                if widths[entry] > at:
+                    break
+                value = room[at - widths[entry]] + columns[entry, level]
+                if value > room[at]:
+                    room[at] = value
+        best[place] = room[steps]
+    return levels, best
+
+
+@compiled
+def find_columns(columns, widths, level, steps):  # type: ignore[no-untyped-def]
+    """Return the entries of the columns of the best strip of a depth."""
+    room = np.zeros(steps + 1)
+    taken = np.full(steps + 1, -1, np.int64)
+    for at in range(1, steps + 1):
+        room[at] = room[at - 1]
+        for entry in range(widths.shape[0]):
+            if widths[entry] > at:
+                break
+            value = room[at - widths[entry]] + columns[entry, level]
+            if value > room[at] + 1e-12:
+                room[at] = value
+                taken[at] = entry
+    found = []
+    at = steps
+    while at > 0:
+        if taken[at] == -1:
+            at -= 1
+        else:
+            found.append(taken[at])
+            at -= widths[taken[at]]
+    return found
+
+
+@compiled
+def fill_plate(best, levels, steps):  # type: ignore[no-untyped-def]
+    """Return the highest value of a plate, and the depths of its strips."""
+    room = np.zeros(steps + 1)
+    taken = np.full(steps + 1, -1, np.int64)
+    for at in range(1, steps + 1):
+        room[at] = room[at - 1]
+        for place in range(levels.shape[0]):
+            if levels[place] <= at:
+                value = room[at - levels[place]] + best[place]
+                if value > room[at] + 1e-12:
+                    room[at] = value
+                    taken[at] = place
+    found = []
+    at = steps
+    while at > 0:
+        if taken[at] == -1:
+            at -= 1
+        else:
+            found.append(levels[taken[at]])
+            at -= levels[taken[at]]
+    return room[steps], found

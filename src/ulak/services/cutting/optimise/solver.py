@@ -1,0 +1,169 @@
+"""The portfolio: a greedy start, columns where quantities are high, and a search for the rest of
+the time. The best plan so far is handed out whenever there is a better one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ulak.services.cutting.optimise.layout import (
+    Layout,
+    Problem,
+    build_sheets,
+    find_best_rest,
+    find_bound,
+    read_problem,
+)
+from ulak.services.cutting.optimise.model import Order, Plan, Plate, Sheet, Unsolvable
+from ulak.services.cutting.optimise.packing import pack
+
+log = logging.getLogger("ulak.cutting")
+
+
+class Clock:
+    """How much of a budget is spent, in seconds or in rounds."""
+
+    def __init__(self, seconds: float, rounds: int | None) -> None:
+        self._began, self._seconds = time.monotonic(), seconds
+        self._rounds, self.done = rounds, 0
+
+    def begin(self) -> None:
+        """Begin to count anew."""
+        self._began = time.monotonic()
+
+    @property
+    def share(self) -> float:
+        """The share of the budget that is spent, 1 at its end."""
+        if self._rounds is not None:
+            return min(1.0, self.done / max(self._rounds, 1))
+        return min(1.0, (time.monotonic() - self._began) / max(self._seconds, 1e-9))
+
+    @property
+    def is_over(self) -> bool:
+        return self.share >= 1.0
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began if self._rounds is None else 0.0
+
+
+def solve(
+    order: Order, *, seconds: float = 10.0, seed: int = 1, iterations: int | None = None,
+    on_better: Callable[[Plan], None] | None = None, start: Plan | None = None,
+) -> Plan:  # fmt: skip
+    """Return the best plan found within the time, or within so many iterations: then the same seed
+    gives the same plan. `on_better` gets each better plan; `start` is one of an earlier run.
+
+    Raises `Unsolvable`, and `Oversize`: no plate holds some parts.
+    """
+    problem = read_problem(order)
+    run = _Run(problem, Clock(seconds, iterations), seed, on_better)
+    counts = [part.quantity for part in problem.parts]
+    run.offer(pack_stock(counts, problem), "greedy")
+    if start is not None:
+        run.keep(start)
+    if not run.is_done:
+        run.improve(counts)
+    return run.plan
+
+
+def pack_stock(counts: Sequence[int], problem: Problem) -> list[Layout]:
+    """Return a greedy layout of everything: the counted plates that are cheaper than the others
+    first. Raises `Unsolvable`: there are too few plates."""
+    left, layouts = list(counts), list[Layout]()
+    plates = sorted(problem.plates, key=_dearness)
+    endless = [plate for plate in plates if plate.quantity is None]
+    for plate in plates:
+        if not any(left):
+            break
+        if plate.quantity is None and plate is not endless[0] and not _needs(left, problem, plate):
+            continue
+        own = [n * _fits(problem, number, plate) for number, n in enumerate(left)]
+        if not any(own):
+            continue
+        found = pack(own, problem, plate)
+        if plate.quantity is not None:
+            found.sort(key=lambda layout: -layout.area)
+            found = found[: plate.quantity]
+        for layout in found:
+            for placed in layout.parts:
+                left[placed.part] -= 1
+        layouts += found
+    if any(left):
+        raise Unsolvable(f"the plates do not do: {sum(left)} pieces have no place")
+    return layouts
+
+
+def _dearness(plate: Plate) -> tuple[bool, float]:
+    return plate.quantity is None, plate.cost / (plate.usable[0] * plate.usable[1])
+
+
+def _fits(problem: Problem, number: int, plate: Plate) -> bool:
+    return any(
+        pose.extents[0] <= plate.usable[0] and pose.extents[1] <= plate.usable[1]
+        for pose in problem.parts[number].poses
+    )
+
+
+def _needs(left: Sequence[int], problem: Problem, plate: Plate) -> bool:
+    return any(n and _fits(problem, number, plate) for number, n in enumerate(left))
+
+
+class _Run:
+    """One order being solved."""
+
+    def __init__(
+        self, problem: Problem, clock: Clock, seed: int, on_better: Callable[[Plan], None] | None
+    ) -> None:
+        self._problem, self._clock, self._seed = problem, clock, seed
+        self._on_better = on_better
+        self.bound = find_bound(problem)
+        self.layouts: list[Layout] = []
+        self.plan = Plan((), bound=self.bound)
+
+    @property
+    def is_done(self) -> bool:
+        return self._clock.is_over
+
+    def offer(self, layouts: Sequence[Layout], algorithm: str) -> bool:
+        """Keep layouts of everything if they are better; tell whether they are."""
+        layouts = [layout for layout in layouts if layout.strips]
+        sheets = build_sheets(layouts, self._problem)
+        if not self.keep(Plan(sheets, algorithm)):
+            return False
+        self.layouts = layouts
+        return True
+
+    def keep(self, plan: Plan) -> bool:
+        """Keep a plan if it is better; tell whether it is."""
+        if self.plan.sheets and self._rank(plan.sheets) >= self._rank(self.plan.sheets):
+            return False
+        is_optimal = len(self._problem.plates) == 1 and len(plan.sheets) == self.bound
+        self.plan = replace(
+            plan, bound=self.bound, seconds=round(self._clock.seconds, 2), is_optimal=is_optimal
+        )
+        if self._on_better is not None:
+            self._on_better(self.plan)
+        return True
+
+    def improve(self, counts: Sequence[int]) -> None:
+        """Use the rest of the time."""
+        # Not before: to import them takes longer than the greedy start.
+        try:
+            from ulak.services.cutting.optimise.improvement import Improvement, warm_up
+        except ImportError:
+            log.warning("plans are greedy: pip install 'ulak[cutting]' brings the search")
+            return
+        # The first time on a machine the search is compiled, which takes some 20 s.
+        warm_up(self._problem)
+        self._clock.begin()
+        Improvement(self._problem, self._clock, self._seed, self.offer, self.bound).run(
+            counts, self.layouts
+        )
+
+    def _rank(self, sheets: Sequence[Sheet]) -> tuple[int, int, int]:
+        """Return what makes a plan better: cheaper plates, then fewer, then a larger rest."""
+        cost = sum(self._problem.plates[sheet.plate].cost for sheet in sheets)
+        return cost, len(sheets), -find_best_rest(sheets[-1], self._problem.offcut)
