@@ -24,7 +24,7 @@ from ulak.services.cutting.routes import BARE, PREFIX
 from ulak.services.cutting.saw import Manner, Saw
 from ulak.settings import Settings
 
-QUICK = {"stableSeconds": 0.02, "pollSeconds": 0.01}
+QUICK = {"stableSeconds": 0.02, "pollSeconds": 0.01, "optSeconds": 0}
 
 
 class Apps(dict[str, FastAPI]):

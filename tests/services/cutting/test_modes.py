@@ -290,6 +290,7 @@ def test_the_settings_of_mode_e_follow_order_and_rules() -> None:
     assert sorted(settings.pop("trimmed_sides")) == ["bottom", "right", "top"]
     assert settings == {
         "plate_mm": ["1830.5", "3660"], "kerf_mm": "4.4", "grain_axis": "short",
-        "deduct_bands": False, "milling_mm": "0.5",
+        "deduct_bands": False, "milling_mm": "0.5", "stages": 3, "first_cut": "",
+        "trimming": True, "stack_mm": "0", "seconds": 10, "offcut_mm": ["300", "100"],
     }  # fmt: skip
     assert make_settings({}, RULES)["plate_mm"] == ["2100", "2800"]

@@ -52,7 +52,7 @@ def test_the_rules_that_are_shipped_are_those_of_the_specification(config):
             "kerf_mm": 3.2, "trim_mm": {"left": 10, "right": 10, "top": 10, "bottom": 10},
         },
         "grainAxis": "long", "deductBands": True, "millingAllowance_mm": 0, "optSeconds": 10,
-        "maxStackHeight_mm": 0, "offcutMinimum": {"length_mm": 300, "width_mm": 100},
+        "cutStages": 3, "firstCut": "", "trimmingCut": True, "maxStackHeight_mm": 0, "offcutMinimum": {"length_mm": 300, "width_mm": 100},
         "autoContinueC": False, "optimiserSlots": {}, "autoRetry": False, "language": "en",
         "keepFilesDays": 30, "stableSeconds": 2, "pollSeconds": 1,
         "rateLimits": {"readsPerMinute": 600, "writesPerMinute": 120},

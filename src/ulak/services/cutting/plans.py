@@ -38,7 +38,7 @@ SOLUTION: Final = (
 _LONGEST_VALUE = 200
 # How long a file that is no plan may go on changing before nobody waits for it any more. A guess.
 _PATIENCE_S = 60.0
-_GREEDY: Final = Path(__file__).with_name("greedy.py")
+_OPTIMISER: Final = "ulak.services.cutting.optimise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,9 @@ def make_settings(payload: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
         "trimmed_sides": [name for name, trim in sides.model_dump().items() if trim],
         "grain_axis": rules.grain_axis, "deduct_bands": rules.deduct_bands,
         "milling_mm": number_text(rules.milling_allowance_mm),
+        "stages": rules.cut_stages, "first_cut": rules.first_cut, "trimming": rules.trimming_cut,
+        "stack_mm": number_text(rules.max_stack_height_mm), "seconds": rules.opt_seconds,
+        "offcut_mm": [number_text(side) for side in rules.offcut_minimum.model_dump().values()],
     }  # fmt: skip
 
 
@@ -80,7 +83,10 @@ async def run_mode(
     if mode == "C":
         return ""
     command = await asyncio.to_thread(_make_command, mode, files, paths, settings)
-    program = Program(command, limit=LIMIT, environment=plain_environment("WINE", "OPTI"))
+    # The embedded optimiser takes the time that the rules give it for each file, and no more.
+    own_s = float(settings["seconds"]) * len(files) if mode == "E" else 0
+    limit = LIMIT + timedelta(seconds=own_s)
+    program = Program(command, limit=limit, environment=plain_environment("WINE", "OPTI"))
     name = f"mode {mode}: {command[0]}"
     told = await program.run_noted(run, "cutting.runner", name, mode=mode)
     if program.code != 0:
@@ -203,8 +209,7 @@ def _make_command(
     program, names = paths.exe_path, [str(path) for path in files]
     if mode == "E":
         options = ["--export", str(paths.export_folder), "--settings", json.dumps(dict(settings))]
-        # By its path and not by `-m`: it does without ulak, and starts in a third of the time.
-        return [sys.executable, "-I", str(_GREEDY), *options, "--", *names]
+        return [sys.executable, "-I", "-m", _OPTIMISER, *options, "--", *names]
     if mode == "A":
         if not program.is_file():
             why = f"there is no program {program}; set optiplanningExePath, then retry"

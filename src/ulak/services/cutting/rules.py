@@ -105,8 +105,16 @@ class Rules(_Section):
     deduct_bands: StrictBool = True
     milling_allowance_mm: _Number = 0
     """Added to the cut size for each edge with a band, where bands are deducted."""
-    opt_seconds: _Positive = 10
+    opt_seconds: Annotated[_Number, Field(le=3600)] = 10
+    """How long mode E searches for each batch; 0: the greedy plan is taken."""
+    cut_stages: Literal[0, 2, 3] = 3
+    """0 is any number."""
+    first_cut: Literal["", "x", "y"] = ""
+    """Across the plate's width (x) or its height (y); empty is free."""
+    trimming_cut: StrictBool = True
+    """Whether a last cut may trim a part that is narrower than what was cut for it."""
     max_stack_height_mm: _Number = 0
+    """So high a stack of identical sheets is cut in one cycle; 0: each by itself."""
     offcut_minimum: Offcut = Offcut()
     auto_continue_c: StrictBool = False
     optimiser_slots: dict[Mode, _Slots] = Field(default_factory=dict)

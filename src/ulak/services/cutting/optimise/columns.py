@@ -44,10 +44,11 @@ def cover(
     value = math.inf
     while not is_over():
         value, duals = program.solve()
-        found = [pattern for pricer in pricers if (pattern := pricer.price(duals)) is not None]
-        if not found:
+        found = [pricer.price(duals) for pricer in pricers]
+        better = [pattern for pattern in found if pattern is not None]
+        if not better:
             break
-        for pattern in found:
+        for pattern in better:
             patterns.append(pattern)
             program.add([pattern.counts[number] for number in demanded])
     value, _ = program.solve()
@@ -111,7 +112,7 @@ class _Program:
     """The linear program: as few plates as cover every demand."""
 
     def __init__(self, demands: Sequence[int]) -> None:
-        self._highs = highspy.Highs()
+        self._highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
         self._highs.silent()
         self._highs.setOptionValue("threads", 1)
         for demand in demands:

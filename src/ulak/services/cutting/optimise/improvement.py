@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ulak.services.cutting.optimise.layout import Layout, Problem
@@ -68,7 +68,7 @@ class Improvement:
         if _are_many(counts):
             self._use_columns(counts, plate, until)
         if pieces <= MOST_SEARCHED:
-            found = self._search(counts, plate, len(self._best) - 1, until, self._clock_end)
+            found = self._search(counts, plate, len(self._best) - 1, until, self._bound)
             if found is not None:
                 self._take(found, "search")
         else:
@@ -96,22 +96,18 @@ class Improvement:
         found = pack(counts, self._problem, plate)
         if sum(counts) > MOST_SEARCHED or len(found) <= max(wanted, 1):
             return found
-        return self._search(counts, plate, len(found) - 1, until, lambda n: n < wanted) or found
-
-    def _clock_end(self, sheets: int) -> bool:
-        """Tell whether so few sheets cannot be had."""
-        return sheets < self._bound
+        return self._search(counts, plate, len(found) - 1, until, wanted) or found
 
     def _search(
-        self, counts: Sequence[int], plate: Plate, sheets: int, until: float,
-        is_hopeless: Callable[[int], bool],
-    ) -> list[Layout] | None:  # fmt: skip
-        """Return layouts on `sheets` plates or fewer, as few as are found in time; None: none."""
+        self, counts: Sequence[int], plate: Plate, sheets: int, until: float, least: int
+    ) -> list[Layout] | None:
+        """Return layouts on `sheets` plates, or on as few as are found in time, down to `least`.
+        None: everything has found no place."""
         clock, best = self._clock, None
         searches = [
             Search(self._problem, counts, [plate] * max(sheets, 0), axis, self._next_seed())
             for axis in self._problem.axes
-            if sheets > 0 and not is_hopeless(sheets)
+            if sheets >= max(least, 1)
         ]
         for search in searches:
             search.fill()
@@ -126,7 +122,7 @@ class Improvement:
                     if sum(counts) == self._problem.pieces:
                         self._take(best, "search")
                     sheets = len(best) - 1
-                    if sheets < 1 or is_hopeless(sheets):
+                    if sheets < max(least, 1):
                         return best
                     for each in searches:
                         while len(each.plates) > sheets:
@@ -205,10 +201,9 @@ class Improvement:
             if _are_many(counts):
                 self._use_columns(counts, plate, until)
             elif sum(counts) <= MOST_SEARCHED:
-                least = -(-sum(each.area for each in found) // (plate.usable[0] * plate.usable[1]))
-                better = self._search(
-                    counts, plate, len(found) - 1, until, lambda n, least=least: n < least
-                )
+                area = sum(each.area for each in found)
+                least = -(-area // (plate.usable[0] * plate.usable[1]))
+                better = self._search(counts, plate, len(found) - 1, until, least)
                 if better is not None:
                     self._take(better, "one plate")
             if self._cost(kept) <= self._cost(self._best):

@@ -46,6 +46,7 @@ class Search:
         self._columns = np.full((number, 5), kernel.FREE, np.int64)
         self._strips = np.full((number, 5), kernel.FREE, np.int64)
         self.plates: list[Plate] = []
+        self._full = self._sheets = np.zeros((0, 2), np.int64)
         self._set_plates(plates)
 
     @property
