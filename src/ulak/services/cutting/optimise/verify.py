@@ -240,6 +240,7 @@ class _Judge:
             placed = self.placed[name]
             if placed.total() != need.total:
                 self.blame(f"part {name[0]!r}: {need.total} ordered, {placed.total()} cut")
+                continue
             # As many as need the other side cannot lie along this one.
             for side, other in (("long", "short"), ("short", "long")):
                 if placed[side] > need.total - need.along[other]:
@@ -352,21 +353,21 @@ def _check_form(element: Element, tag: str) -> None:
 
 
 def _read_node(element: Element, depth: int) -> _Node:
-    _check_form(element, element.tag if element.tag in ("Part", "Rest") else "Cut")
+    tag = element.tag
+    _check_form(element, tag if tag in ("Part", "Rest") else "Cut")
+    # A Cut has no facts, a Rest at most one.
+    names = ("id", "description", "length_along") if tag == "Part" else ("reusable",)
+    facts = tuple(element.attrib[name] for name in names if name in element.attrib)
     x, y, width, height = (_mm(element, name) for name in _BOX)
-    node = _Node(element.tag, (x, y), (width, height))
+    node = _Node(tag, (x, y), (width, height), facts=facts)
     if not width * height:
         raise _Damaged(f"{_say(node)} has no size")
-    if (len(element) > 0) != (node.tag == "Cut"):
+    if (len(element) > 0) != (tag == "Cut"):
         raise _Damaged(f"{_say(node)} is divided into {len(element)} pieces")
-    if node.tag == "Rest":
-        flag = element.get("reusable")
-        return node if flag is None else node._replace(facts=(flag,))
-    if node.tag == "Part":
-        along = element.attrib["length_along"]
-        if along not in ("height", "width"):
-            raise _Damaged(f"length_along is {along[:40]!r}")
-        return node._replace(facts=(element.attrib["id"], element.attrib["description"], along))
+    if tag == "Part" and facts[2] not in ("height", "width"):
+        raise _Damaged(f"length_along of {_say(node)} is {facts[2][:40]!r}")
+    if tag != "Cut":
+        return node
     axis = element.attrib["axis"]
     if axis not in ("x", "y") or depth > DEEPEST:
         raise _Damaged(f"a Cut has the axis {axis[:40]!r}, or is deeper than {DEEPEST} levels")
