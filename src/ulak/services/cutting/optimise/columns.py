@@ -157,7 +157,9 @@ class _Pricer:
         """Return the best pattern; None: none is worth more than a plate."""
         values = duals[self._rows]
         if self._problem.is_two_stage:
-            columns, stacked = stack_one(values, self._heights, self._steps[1])
+            columns, stacked = stack_one(
+                values, self._heights, self._steps[1], self._problem.trimming
+            )
         else:
             columns, stacked = stack(
                 values, self._widths, self._heights, self._steps[1], self._problem.trimming
@@ -224,9 +226,6 @@ def stack(values, widths, heights, steps, trimming):  # type: ignore[no-untyped-
     best = np.zeros((number, steps + 1))
     taken = np.full((number, steps + 1), -1, np.int64)
     for entry in range(number):
-        if entry > 0 and widths[entry] == widths[entry - 1]:
-            # Equal widths share a column; the last of them has seen all.
-            pass
         for depth in range(1, steps + 1):
             best[entry, depth] = best[entry, depth - 1]
             for other in range(number):
@@ -243,13 +242,14 @@ def stack(values, widths, heights, steps, trimming):  # type: ignore[no-untyped-
 
 
 @compiled
-def stack_one(values, heights, steps):  # type: ignore[no-untyped-def]
+def stack_one(values, heights, steps, trimming):  # type: ignore[no-untyped-def]
     """Return the same for two stages, where a column is one part."""
     number = values.shape[0]
     best = np.zeros((number, steps + 1))
     taken = np.full((number, steps + 1), -1, np.int64)
     for entry in range(number):
-        for depth in range(heights[entry], steps + 1):
+        last = steps if trimming else heights[entry]
+        for depth in range(heights[entry], last + 1):
             best[entry, depth] = values[entry]
             taken[entry, depth] = entry
     return best, taken

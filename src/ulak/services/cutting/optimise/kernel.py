@@ -139,9 +139,9 @@ def insert(  # type: ignore[no-untyped-def]
                 may_stand = height == high if rules == TWO_STAGES | EXACT else height <= high + room
                 if width <= free and may_stand and draw(random, 1000) >= blinks:
                     if height <= high:
-                        cost = width * (high - height) * inner // 100
+                        cost = width * (high - height) * inner
                     else:
-                        cost = (height - high) * (most_across - width) * outer // 100
+                        cost = (height - high) * (most_across - width) * outer
                     if cost < least:
                         least = cost
                         best_pose = pose
@@ -159,13 +159,13 @@ def insert(  # type: ignore[no-untyped-def]
                             and draw(random, 1000) >= blinks
                         ):
                             if width <= broad:
-                                cost = (broad - width) * height
+                                cost = (broad - width) * height * 100
                             else:
-                                cost = (width - broad) * columns[column, ALONG]
+                                cost = (width - broad) * columns[column, ALONG] * 100
                             if along > high:
-                                cost += (along - high) * (most_across - broad) * outer // 100
+                                cost += (along - high) * (most_across - broad) * outer
                             elif width > broad:
-                                cost += (width - broad) * (high - along) * inner // 100
+                                cost += (width - broad) * (high - along) * inner
                             if cost < least:
                                 least = cost
                                 best_pose = pose
@@ -174,7 +174,7 @@ def insert(  # type: ignore[no-untyped-def]
                         column = columns[column, NEXT]
                 strip = strips[strip, NEXT]
             if height <= room and draw(random, 1000) >= blinks:
-                cost = height * (most_across - width) * outer // 100
+                cost = height * (most_across - width) * outer
                 if cost < least:
                     least = cost
                     best_pose = pose
