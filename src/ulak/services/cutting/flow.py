@@ -24,7 +24,13 @@ from ulak.services.cutting import FLOW
 from ulak.services.cutting.codes import ConfigUnavailable, CuttingError, HoldCode, PermanentError
 from ulak.services.cutting.delivery import ASIDE, INBOX, NOTES, WITHDRAWN, Deliveries, PlanFile
 from ulak.services.cutting.order import LARGEST_ORDER, Customers, parse_order, payload_hash
-from ulak.services.cutting.plans import collect_plans, find_plans, read_plan, run_mode
+from ulak.services.cutting.plans import (
+    collect_plans,
+    find_plans,
+    read_plan,
+    run_mode,
+    verify_plan,
+)
 from ulak.services.cutting.records import Records
 from ulak.services.cutting.rules import DEFAULT_RULES, Config, Rules
 from ulak.services.cutting.transform import import_note
@@ -211,13 +217,19 @@ class Stages:
             )  # fmt: skip
 
     def check(self, run: Run[Any], paths: Mapping[str, str]) -> None:
-        """Read the plan of every batch, and store what it says with its SHA-256."""
+        """Read the plan of every batch, and store what it says with its SHA-256. Those of mode E are
+        checked against the order, by code that shares nothing with the search."""
         with patience():
             stable_s = self.config.rules().stable_seconds
-            plans = {}
+            order, plans = self.records.get_order(run.job_id), {}
+            folder = self.config.paths().import_folder
+            files = {each.n: each.import_file for each in self.records.read_batches(run.job_id)}
             for n, path in paths.items():
                 run.checkpoint()
                 plans[int(n)] = path, asyncio.run(read_plan(Path(path), stable_s=stable_s))
+                # An order that an earlier release has prepared has a plan of that release.
+                if run.payload["opti_mode"] == "E" and "seconds" in order.settings:
+                    verify_plan(Path(path), folder / files[int(n)], order.settings)
             self.records.set_plans(run.job_id, plans, round=run.round)
 
     async def deliver(self, run: Run[Any]) -> Hold | None:

@@ -84,7 +84,7 @@ async def run_mode(
         return ""
     command = await asyncio.to_thread(_make_command, mode, files, paths, settings)
     # The embedded optimiser takes the time that the rules give it for each file, and no more.
-    own_s = float(settings["seconds"]) * len(files) if mode == "E" else 0
+    own_s = float(settings.get("seconds", 0)) * len(files) if mode == "E" else 0
     limit = LIMIT + timedelta(seconds=own_s)
     program = Program(command, limit=limit, environment=plain_environment("WINE", "OPTI"))
     name = f"mode {mode}: {command[0]}"
@@ -182,6 +182,26 @@ async def read_plan(path: Path, *, stable_s: float) -> Plan:
     except TimeoutError as error:
         why = str(error) or "it is always being written"
         raise CuttingError("E_OPTI_XML_TIMEOUT", f"{path} cannot be read: {why}") from error
+
+
+def verify_plan(path: Path, file: Path, settings: Mapping[str, Any]) -> None:
+    """Check a plan of mode E against its import file. Raises `CuttingError`: E_PLAN_INVALID says
+    what is wrong; E_OPTI_XML_TIMEOUT that one of both cannot be read."""
+    from ulak.services.cutting.optimise.model import Unsolvable
+    from ulak.services.cutting.optimise.reading import read_import
+    from ulak.services.cutting.optimise.verify import find_faults
+
+    try:
+        faults = find_faults(read_import(file, settings), path.read_bytes())
+    except (OSError, Unsolvable) as error:
+        why = f"{file.name} or its plan cannot be read: {error}"
+        raise CuttingError("E_OPTI_XML_TIMEOUT", why) from error
+    if faults and "version is '1'" in faults[0]:
+        why = f"{path.name} was made by an earlier release; retry the job"
+        raise CuttingError("E_OPTI_RUNNER_FAILED", why)
+    if faults:
+        more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+        raise CuttingError("E_PLAN_INVALID", f"{path.name}: {faults[0]}{more}")
 
 
 def _read(path: Path) -> Plan:

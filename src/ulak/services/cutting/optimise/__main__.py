@@ -90,10 +90,15 @@ def _number_parts(order: Order, stored: StoredPlan) -> Plan | None:
     return replace(stored.plan, sheets=sheets)
 
 
+def find_digest(file: bytes, settings: Mapping[str, Any]) -> str:
+    """Return what tells of which import file and settings a plan is."""
+    return sha256(file + json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
 def make_plan(path: Path, export: Path, settings: Mapping[str, Any]) -> tuple[bytes, Checkpoint]:
     """Return the plan of an import file as XML, and its checkpoint. Raises `Unsolvable`."""
     order = read_import(path, settings)
-    digest = sha256(path.read_bytes() + json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    digest = find_digest(path.read_bytes(), settings)
     checkpoint = Checkpoint(export / f"{path.stem}.best", order, digest)
     plan = solve(
         order, seconds=float(settings.get("seconds", 10)), seed=int(digest[:6], 16),

@@ -37,7 +37,7 @@ class Clock:
     def share(self) -> float:
         """The share of the budget that is spent, 1 at its end."""
         if self._rounds is not None:
-            return min(1.0, self.done / max(self._rounds, 1))
+            return min(1.0, self.done / self._rounds) if self._rounds else 1.0
         return min(1.0, (time.monotonic() - self._began) / max(self._seconds, 1e-9))
 
     @property
@@ -54,12 +54,13 @@ def solve(
     on_better: Callable[[Plan], None] | None = None, start: Plan | None = None,
 ) -> Plan:  # fmt: skip
     """Return the best plan found within the time, or within so many iterations: then the same seed
-    gives the same plan. `on_better` gets each better plan; `start` is one of an earlier run.
+    gives the same plan. Without any time it is the greedy one. `on_better` gets each better plan; `start` is one of an earlier run.
 
     Raises `Unsolvable`, and `Oversize`: no plate holds some parts.
     """
     problem = read_problem(order)
-    run = _Run(problem, Clock(seconds, iterations), seed, on_better)
+    clock = Clock(seconds, iterations if seconds > 0 else 0)
+    run = _Run(problem, clock, seed, on_better)
     counts = [part.quantity for part in problem.parts]
     run.offer(pack_stock(counts, problem), "greedy")
     if start is not None:
