@@ -62,6 +62,10 @@ def make_settings(payload: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
         "trimmed_sides": [name for name, trim in sides.model_dump().items() if trim],
         "grain_axis": rules.grain_axis, "deduct_bands": rules.deduct_bands,
         "milling_mm": number_text(rules.milling_allowance_mm),
+        "stack_mm": number_text(rules.max_stack_height_mm),
+        "offcut_mm": [
+            number_text(rules.offcut_minimum.length_mm), number_text(rules.offcut_minimum.width_mm),
+        ],
     }  # fmt: skip
 
 
