@@ -283,7 +283,8 @@ def test_the_settings_of_mode_e_follow_order_and_rules() -> None:
     plate = {"width_mm": 1830.5, "height_mm": 3660}
     rules = make_rules(
         machineConfig={"kerf_mm": 4.4, "trim_mm": {"left": 0}}, grainAxis="short",
-        deductBands=False, millingAllowance_mm=0.5,
+        deductBands=False, millingAllowance_mm=0.5, maxStackHeight_mm=54,
+        offcutMinimum={"length_mm": 500, "width_mm": 80},
     )  # fmt: skip
     settings = make_settings({"plate_size": plate}, rules)
     assert json.loads(json.dumps(settings)) == settings
@@ -291,6 +292,6 @@ def test_the_settings_of_mode_e_follow_order_and_rules() -> None:
     assert settings == {
         "plate_mm": ["1830.5", "3660"], "kerf_mm": "4.4", "grain_axis": "short",
         "deduct_bands": False, "milling_mm": "0.5", "stages": 3, "first_cut": "",
-        "trimming": True, "stack_mm": "0", "seconds": 10, "offcut_mm": ["300", "100"],
+        "trimming": True, "stack_mm": "54", "seconds": 10, "offcut_mm": ["500", "80"],
     }  # fmt: skip
     assert make_settings({}, RULES)["plate_mm"] == ["2100", "2800"]

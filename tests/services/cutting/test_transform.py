@@ -268,7 +268,7 @@ def test_customer_plate_and_hole_codes_reach_the_import_file():
         *parts, customer_snapshot_name="Ayşe", plate_size={"width_mm": 1830, "height_mm": 3660}
     ).batches
     assert import_note(batch) == (
-        '{"customer":"Ayşe","hole_codes":{"P1":"H1"},"plate_mm":[1830,3660]}'
+        '{"customer":"Ayşe","hole_codes":{"P1":"H1"},"plate_mm":[1830,3660],"thickness_mm":18}'
     )
 
 

@@ -217,8 +217,8 @@ class Stages:
             )  # fmt: skip
 
     def check(self, run: Run[Any], paths: Mapping[str, str]) -> None:
-        """Read the plan of every batch, and store what it says with its SHA-256. Those of mode E are
-        checked against the order, by code that shares nothing with the search."""
+        """Read the plan of every batch, and store what it says with its SHA-256. Plans of mode E
+        are checked against the order, by code that shares nothing with the search."""
         with patience():
             stable_s = self.config.rules().stable_seconds
             order, plans = self.records.get_order(run.job_id), {}

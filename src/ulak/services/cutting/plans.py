@@ -64,7 +64,9 @@ def make_settings(payload: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
         "milling_mm": number_text(rules.milling_allowance_mm),
         "stages": rules.cut_stages, "first_cut": rules.first_cut, "trimming": rules.trimming_cut,
         "stack_mm": number_text(rules.max_stack_height_mm), "seconds": rules.opt_seconds,
-        "offcut_mm": [number_text(side) for side in rules.offcut_minimum.model_dump().values()],
+        "offcut_mm": [
+            number_text(rules.offcut_minimum.length_mm), number_text(rules.offcut_minimum.width_mm),
+        ],
     }  # fmt: skip
 
 

@@ -101,7 +101,8 @@ def import_note(batch: Batch) -> str:
     """Return, as JSON, what the columns of an import file have no place for."""
     plate = [float(batch.plate_width_mm), float(batch.plate_height_mm)]
     holes = {row.part_id: row.hole_code for row in batch.rows if row.hole_code}
-    return canonical_json({"customer": batch.customer, "plate_mm": plate, "hole_codes": holes})
+    said = {"plate_mm": plate, "thickness_mm": float(batch.thickness)}
+    return canonical_json({"customer": batch.customer, "hole_codes": holes} | said)
 
 
 def to_mm(centimetres: float, rules: Rules) -> Decimal:

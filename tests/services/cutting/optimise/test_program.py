@@ -213,10 +213,12 @@ def test_the_best_plan_so_far_survives_a_kill(tmp_path: Path) -> None:
 def test_a_plan_that_needs_too_much_memory_fails_and_leaves_nothing(tmp_path: Path) -> None:
     path = make_many(tmp_path)
     options = ["--export", str(tmp_path), "--settings", json.dumps(SETTINGS), "--", str(path)]
-    limited = (
-        "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_AS, (1 << 27, 1 << 27));"
+    code = (
+        "import resource, runpy, sys\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 27, 1 << 27))\n"
+        f"sys.argv = ['optimise', *{options!r}]\n"
+        "runpy.run_module('ulak.services.cutting.optimise', run_name='__main__')\n"
     )
-    code = f"{limited} sys.argv = ['optimise', *{options!r}]; runpy.run_module('ulak.services.cutting.optimise', run_name='__main__')"
     ended = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, check=False)
     assert ended.returncode != 0
     assert not list(tmp_path.glob("*.xml"))

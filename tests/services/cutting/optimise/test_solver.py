@@ -87,7 +87,7 @@ def test_a_hundredth_of_a_millimetre_decides() -> None:
 @pytest.mark.shows("C-93")
 @pytest.mark.parametrize("high", [True, False])
 @pytest.mark.parametrize("axis", ["long", "short"])
-def test_the_grain_decides_how_a_part_lies(axis: str, high: bool) -> None:  # noqa: FBT001 - a case
+def test_the_grain_decides_how_a_part_lies(axis: str, high: bool) -> None:
     stock = SHEET if high else Stock(SHEET.height, SHEET.width)
     parts = [make_part(700, 300, grain=n, id=f"P{n}") for n in range(4)]
     found = plan(make_order(*parts, stock=(stock,), grain_axis=axis), 200)

@@ -54,7 +54,8 @@ def solve(
     on_better: Callable[[Plan], None] | None = None, start: Plan | None = None,
 ) -> Plan:  # fmt: skip
     """Return the best plan found within the time, or within so many iterations: then the same seed
-    gives the same plan. Without any time it is the greedy one. `on_better` gets each better plan; `start` is one of an earlier run.
+    gives the same plan. Without any time it is the greedy one. `on_better` gets each better plan;
+    `start` is one of an earlier run.
 
     Raises `Unsolvable`, and `Oversize`: no plate holds some parts.
     """
