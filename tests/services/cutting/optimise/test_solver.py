@@ -135,9 +135,10 @@ def test_stages_first_cut_and_trimming_are_kept() -> None:
 @pytest.mark.shows("C-95")
 def test_offcuts_are_taken_first_and_no_more_than_there_are() -> None:
     offcut = Stock(Decimal(600), Decimal(600), quantity=2, cost=1, name="rack 4")
-    order = make_order(make_part(500, 500, 5), stock=(SHEET, offcut))
-    found = plan(order, 500)
-    assert sorted(sheet.plate for sheet in found.sheets) == [0, 1, 1]
+    # A plate holds 20 of them, and an offcut one.
+    for quantity, plates in ((20, [0]), (21, [0, 1]), (22, [0, 1, 1]), (23, [0, 0])):
+        found = plan(make_order(make_part(500, 500, quantity), stock=(SHEET, offcut)), 20_000)
+        assert sorted(sheet.plate for sheet in found.sheets) == plates
     alone = make_order(make_part(500, 500, 3), stock=(offcut,))
     with pytest.raises(Unsolvable, match="1 pieces have no place"):
         solve(alone)

@@ -178,6 +178,9 @@ def _build(layout: Layout, kerf: int) -> Sheet:
         children.append(_build_strip(strip, (place[X], place[Y]), size, axis, kerf))
         place[axis] += depth + kerf
     root = _divided(plate.corner, plate.usable, axis, children, kerf)
+    if root.children and root.axis != axis:
+        # One strip takes the whole plate: the stage of the first cuts is used all the same.
+        root = Piece(plate.corner, plate.usable, axis, (root,))
     return Sheet(plate.number, root)
 
 

@@ -25,8 +25,6 @@ from ulak.services.cutting.workbook import FIRST_DATA_ROW, SHEET, TAGS
 if TYPE_CHECKING:
     from ulak.services.cutting.rules import Rules
 
-MOST_PIECES: Final = 100_000
-"""Of one batch; its plan has about 15 MB then."""
 _DESCRIPTION: Final = re.compile(r"(?:GOVDE|ARKALIK)_(.*)_TRIM_(\d+\.\d\d)", re.DOTALL)
 _LEAST, _LARGEST = Decimal("0.01"), Decimal(100_000)
 """In mm, of any size; far more than a saw can hold."""
@@ -73,9 +71,8 @@ def make_order(
             raise Unsolvable(f"row {number}: {error}: {row}") from error
         parts.append(part)
         found = found or (str(row[0]), trim)
-    pieces = sum(part.quantity for part in parts)
-    if found is None or not 0 < pieces <= MOST_PIECES:
-        raise Unsolvable(f"there are {pieces} parts to cut; a file may have 1 to {MOST_PIECES}")
+    if found is None:
+        raise Unsolvable("there are no parts in it")
     stack = Decimal(settings.get("stack_mm", 0))
     width, height = (Decimal(side) for side in settings["plate_mm"])
     offcut = [Decimal(side) for side in settings.get("offcut_mm", (300, 100))]
