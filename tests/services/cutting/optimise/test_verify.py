@@ -1,9 +1,11 @@
 """The verifier refuses every damaged plan with the reason, and accepts right ones."""
 
+import ast
 import random
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
@@ -20,6 +22,7 @@ from tests.services.cutting.optimise.trees import (
     part,
     split,
 )
+from ulak.services.cutting.optimise import verify
 from ulak.services.cutting.optimise.document import write_plan
 from ulak.services.cutting.optimise.model import Order, Plan, Stock, X, Y
 from ulak.services.cutting.optimise.verify import find_faults
@@ -537,3 +540,32 @@ def test_an_order_of_3000_parts_is_judged_whole() -> None:
     data = write_plan(order, Plan((make_sheet(order, split(Y, *[(20, row) for row in rows])),)))
     assert find_faults(order, data) == []
     assert find_faults(order, data.replace(b'width="30.00"', b'width="30.01"', 1)) != []
+
+
+@pytest.mark.shows("C-88")
+def test_the_verifier_knows_the_order_and_nothing_else_of_the_optimiser() -> None:
+    tree = ast.parse(Path(verify.__file__).read_text(encoding="utf-8"))
+    imported = {
+        f"{node.module}.{name.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    }
+    ours = {name for name in imported if name.startswith(("ulak", "."))}
+    assert ours == {"ulak.services.cutting.optimise.model.Order"}
+    plain = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
+    assert [name.name for node in plain for name in node.names] == ["re"]
+
+
+@pytest.mark.shows("C-89")
+def test_no_float_decides_whether_a_plan_is_right() -> None:
+    # A figure in words is the only thing that is divided with a fraction.
+    tree = ast.parse(Path(verify.__file__).read_text(encoding="utf-8"))
+    (words,) = (f for f in tree.body if isinstance(f, ast.FunctionDef) and f.name == "_say")
+    judging = [node for part in tree.body if part is not words for node in ast.walk(part)]
+    assert not [n for n in judging if isinstance(n, ast.Div | ast.Constant) and is_float(n)]
+    assert not [n for n in judging if isinstance(n, ast.Name) and n.id in ("float", "round")]
+
+
+def is_float(node: ast.AST) -> bool:
+    return isinstance(node, ast.Div) or isinstance(getattr(node, "value", None), float)

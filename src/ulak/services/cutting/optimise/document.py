@@ -201,8 +201,11 @@ def _summarize(order: Order, plan: Plan, patterns: Sequence[int]) -> Report:
 def _describe(order: Order, root: Piece) -> Iterable[object]:
     """Yield what makes a cut tree what it is: two trees that are described alike look alike."""
     for piece in root.walk():
-        label = None if piece.part is None else order.parts[piece.part][:2]
-        yield piece.place, piece.size, piece.axis, len(piece.children), label, piece.is_upright
+        yield piece.place, piece.size
+        if piece.part is not None:
+            yield *order.parts[piece.part][:2], piece.is_upright
+        elif piece.children:
+            yield piece.axis, len(piece.children)
 
 
 def _write_piece(parent: Xml.Element, piece: Piece, order: Order) -> None:

@@ -389,13 +389,13 @@ def _count(element: Element, name: str) -> int:
     return int(text)
 
 
-def _scaled(element: Element, name: str, digits: int) -> int | None:
-    """Return a number in units of its last digit; None when it has more digits than these."""
-    matched = _NUMBER.fullmatch(element.get(name, ""))
+def _scaled(element: Element, name: str, digits: int) -> int:
+    """Return a number that has this many digits behind the point, or fewer, without the point."""
+    text = element.get(name, "")
+    matched = _NUMBER.fullmatch(text)
     if matched is None:
-        raise _Damaged(f"{name} of a {element.tag} is {element.get(name, '')[:40]!r}, no number")
-    whole, fraction = matched[1], matched[2] or ""
-    return int(whole + fraction.ljust(digits, "0")) if len(fraction) <= digits else None
+        raise _Damaged(f"{name} of a {element.tag} is {text[:40]!r}, no number")
+    return int(matched[1] + (matched[2] or "").ljust(digits, "0"))
 
 
 def _hundredths(share: int, whole: int) -> int:
