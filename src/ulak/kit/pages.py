@@ -101,6 +101,11 @@ def respond_page(title: str, *body: object, said: str = "", status: int = 200) -
     return respond(page(title, inside, style=STYLE), status, HEADERS)
 
 
+def respond_document(html: str) -> Response:
+    """Return a whole document of HTML, which nobody else may keep."""
+    return respond(html, headers=HEADERS)
+
+
 def see_other(where: str) -> Response:
     """Return what leads a browser on, after a form, to a path of this server."""
     return RedirectResponse(where, 303)

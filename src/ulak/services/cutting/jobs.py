@@ -17,6 +17,8 @@ from ulak.services.cutting import FLOW, SCHEMA
 from ulak.services.cutting.codes import ConfigUnavailable, JobNotFound, Refused
 from ulak.services.cutting.delivery import Deliveries
 from ulak.services.cutting.flow import Stages, set_slots
+from ulak.services.cutting.optimise.drawing import make_job_report, read_batch
+from ulak.services.cutting.optimise.model import Unsolvable
 from ulak.services.cutting.order import Customers
 from ulak.services.cutting.records import Records, StoredBatch
 from ulak.services.cutting.rules import Config
@@ -158,6 +160,21 @@ class Jobs:
                 return file.read()
         except OSError as error:
             raise NotFound(f"the plan of batch {batch or 0} cannot be read: {error}") from None
+
+    def draw(self, id: str) -> str:
+        """Return a page with the plans of a job of mode E, drawn, and labels to print. Raises
+        `JobNotFound`, `Refused`, and `NotFound`: its plans cannot be drawn, and why."""
+        batches, settings = self._read_planned(id), self._records.get_order(id).settings
+        folder = self._config.paths().import_folder
+        try:
+            drawn = [
+                read_batch(each.mark, each.plan_path, folder / each.import_file, settings)
+                for each in batches
+                if each.plan_path
+            ]
+        except (OSError, ValueError, Unsolvable) as error:
+            raise NotFound(f"the plans of job {id} cannot be drawn: {error}") from None
+        return make_job_report(drawn, f"Order {self.get(id)['order_id']}")
 
     def merges(self, id: str) -> Documents:
         """Return which rows of an order an operator might have cut as one; nothing is merged.

@@ -16,6 +16,7 @@ from ulak.kit.pages import (
     link,
     local_path,
     read_form,
+    respond_document,
     respond_page,
     see_other,
     table,
@@ -79,13 +80,21 @@ def make_page(cutting: Cutting, prefix: str) -> RouteTable:
             if job["error_code"] == "E_CRM_NO_MATCH":
                 acts += show_customer_form(request, order, job["id"])
         text = json.dumps(order, indent=2, ensure_ascii=False)
+        where = local_path(request, f"{prefix}/page/{job['id']}/plans")
+        has_plans = job["opti_mode"] == "E" and job["state"] in ("XML_READY", "DELIVERED", "DONE")
+        plans = link(where, "Drawings and labels") if has_plans else ""
         return respond_page(
             f"Order {job['order_id']}",
-            Html(f"<p>{link(local_path(request, prefix), 'All orders')}</p>"), acts,
+            Html(f"<p>{link(local_path(request, prefix), 'All orders')} {plans}</p>"), acts,
             Html("<h2>Fields</h2>"), table(("field", "value"), job.items()),
             Html("<h2>Audit</h2>"), table(AUDITED, ([line[c] for c in AUDITED] for line in audit)),
             Html(f"<h2>Order as it was sent</h2><pre>{to_html(text)}</pre>"),
         )  # fmt: skip
+
+    @route("GET", "/page/{id}/plans", READ)
+    def show_plans(id: str) -> Response:
+        """Show the plans of an order, drawn, with labels to print."""
+        return respond_document(jobs.draw(id))
 
     @route("POST", "/page/{id}/{verb}", ACT)
     def act(

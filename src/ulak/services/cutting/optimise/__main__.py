@@ -18,19 +18,16 @@ import resource
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 from ulak.kit.files import write_atomically
-from ulak.services.cutting.optimise.document import StoredPlan, read_plan, write_plan
+from ulak.services.cutting.optimise.document import number_parts, read_plan, write_plan
 from ulak.services.cutting.optimise.model import (
     Order,
     Oversize,
-    Piece,
     Plan,
-    Sheet,
     Unsolvable,
 )
 from ulak.services.cutting.optimise.reading import read_import
@@ -57,7 +54,7 @@ class Checkpoint:
             data = kept["plan"].encode()
             if kept["digest"] != self._digest or find_faults(self._order, data):
                 return None
-            return _number_parts(self._order, read_plan(data))
+            return number_parts(self._order, read_plan(data))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
@@ -72,22 +69,6 @@ class Checkpoint:
 
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)
-
-
-def _number_parts(order: Order, stored: StoredPlan) -> Plan | None:
-    """Return a plan that was read with the numbers of the order's parts; None: several parts are
-    called the same."""
-    numbers = {(part.id, part.description): n for n, part in enumerate(order.parts)}
-    if len(numbers) < len(order.parts):
-        return None
-
-    def number(piece: Piece) -> Piece:
-        children = tuple(map(number, piece.children))
-        part = None if piece.part is None else numbers[stored.labels[piece.part]]
-        return replace(piece, children=children, part=part)
-
-    sheets = tuple(Sheet(each.plate, number(each.root)) for each in stored.plan.sheets)
-    return replace(stored.plan, sheets=sheets)
 
 
 def find_digest(file: bytes, settings: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final, NamedTuple
 from xml.etree import ElementTree as Xml
@@ -17,7 +17,17 @@ from xml.etree import ElementTree as Xml
 from defusedxml import DefusedXmlException  # type: ignore[import-untyped]
 from defusedxml.ElementTree import fromstring  # type: ignore[import-untyped]
 
-from ulak.services.cutting.optimise.model import Order, Pair, Piece, Plan, Sheet, X, Y, to_units
+from ulak.services.cutting.optimise.model import (
+    Order,
+    Pair,
+    Piece,
+    Plan,
+    Sheet,
+    X,
+    Y,
+    find_cut_size,
+    to_units,
+)
 
 VERSION: Final = "2"
 DEEPEST: Final = 100
@@ -165,6 +175,27 @@ def read_plan(data: bytes) -> StoredPlan:
         _match(root[0], name, form)
     sheets = tuple(_read_sheet(each, number, labels) for number, each in enumerate(root[1:], 1))
     return StoredPlan(_get(root, "material"), solution, tuple(labels), sheets)
+
+
+def number_parts(order: Order, stored: StoredPlan) -> Plan:
+    """Return a plan that was read with the numbers of its order's parts; of parts that are called
+    the same the one of this size. Raises `BadPlan`: a part is not of the order."""
+    numbers: dict[tuple[object, ...], int] = {}
+    for n, part in enumerate(order.parts):
+        numbers.setdefault((part.id, part.description, *sorted(find_cut_size(part, order))), n)
+
+    def number(piece: Piece) -> Piece:
+        if piece.part is None:
+            return replace(piece, children=tuple(map(number, piece.children)))
+        label = stored.labels[piece.part]
+        found = numbers.get((*label, *sorted(piece.size)))
+        if found is None:
+            raise BadPlan(f"part {label[0]!r} was not ordered in this size")
+        return replace(piece, part=found)
+
+    plan = stored.plan
+    sheets = tuple(Sheet(each.plate, number(each.root)) for each in plan.sheets)
+    return replace(plan, sheets=sheets)
 
 
 def _summarize(order: Order, plan: Plan, patterns: Sequence[int]) -> Report:

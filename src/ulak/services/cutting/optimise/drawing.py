@@ -10,11 +10,19 @@ import xml.etree.ElementTree as Xml
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from ulak.kit.texts import number_text
-from ulak.services.cutting.optimise.document import is_reusable, number_patterns, summarize
+from ulak.services.cutting.optimise.document import (
+    is_reusable,
+    number_parts,
+    number_patterns,
+    read_plan,
+    summarize,
+)
 from ulak.services.cutting.optimise.model import Order, Pair, Piece, Plan, Sheet, X, Y, to_units
+from ulak.services.cutting.optimise.reading import read_import
 
 # The plate is drawn at most so large; on paper of 190 x 250 mm 1 is 0.19 mm then.
 WIDEST, HIGHEST, NARROWEST = 1000, 1250, 640
@@ -87,6 +95,12 @@ class Batch(NamedTuple):
     title: str
     order: Order
     plan: Plan
+
+
+def read_batch(title: str, plan: Path, file: Path, settings: Mapping[str, Any]) -> Batch:
+    """Return a batch by its plan and its import file. Raises `BadPlan`, `Unsolvable`, `OSError`."""
+    order = read_import(file, settings)
+    return Batch(title, order, number_parts(order, read_plan(plan.read_bytes())))
 
 
 def list_patterns(order: Order, plan: Plan) -> list[Pattern]:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Final, NamedTuple
 
 from ulak.services.cutting.optimise.model import (
     Order,
-    OrderPart,
     Oversize,
     Pair,
     Part,
@@ -25,6 +23,7 @@ from ulak.services.cutting.optimise.model import (
     Unsolvable,
     X,
     Y,
+    find_cut_size,
     to_units,
 )
 
@@ -113,16 +112,6 @@ def _read_plate(number: int, stock: Stock, order: Order) -> Plate:
         raise Unsolvable(f"nothing of a plate of {stock.width} x {stock.height} is usable")
     cost = width * height if stock.cost is None else stock.cost
     return Plate(number, (width, height), (left, bottom), usable, stock.quantity, cost)
-
-
-def find_cut_size(part: OrderPart, order: Order) -> Pair:
-    """Return length and width as they are cut. The upper and the lower band run along the length,
-    and so make the width."""
-    length, width = part.length, part.width
-    if order.deduct_bands:
-        bands = [band - order.milling if band else Decimal(0) for band in part.bands]
-        length, width = length - sum(bands[2:]), width - sum(bands[:2])
-    return to_units(length), to_units(width)
 
 
 def _read_part(number: int, part: OrderPart, order: Order, plates: Sequence[Plate]) -> Part:

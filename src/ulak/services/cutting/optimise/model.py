@@ -158,3 +158,13 @@ class Plan:
 def to_units(millimetres: Decimal) -> int:
     """Return a length in whole numbers of 0.01 mm."""
     return int((millimetres * 100).to_integral_value(ROUND_HALF_UP))
+
+
+def find_cut_size(part: OrderPart, order: Order) -> Pair:
+    """Return length and width as they are cut. The upper and the lower band run along the length,
+    and so make the width."""
+    length, width = part.length, part.width
+    if order.deduct_bands:
+        bands = [band - order.milling if band else Decimal(0) for band in part.bands]
+        length, width = length - sum(bands[2:]), width - sum(bands[:2])
+    return to_units(length), to_units(width)
