@@ -228,6 +228,9 @@ def bench(
     first: Annotated[
         Literal["x", "y", "free"], typer.Option(help="The first cuts divide a plate along it.")
     ] = "free",
+    rectpack: Annotated[
+        bool, typer.Option("--rectpack", help="Compare with rectpack too, its best of 40 ways.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the optimiser on public instances; every plan is judged."""
@@ -241,14 +244,14 @@ def bench(
     )  # fmt: skip
     results = []
     for n, instance in enumerate(instances, 1):
-        results.append(benches.measure(instance, solve))
+        results.append(benches.measure(instance, solve, with_rectpack=rectpack))
         if sys.stderr.isatty():
             print(f"\r{n} of {len(instances)}", end="\n" * (n == len(instances)), file=sys.stderr)
     sums = list(benches.add_up(results))
     if as_json:
         options = {
             "folder": str(folder), "sample": sample, "seed": seed, "seconds": seconds,
-            "stages": stages, "rotate": rotate, "first": first,
+            "stages": stages, "rotate": rotate, "first": first, "rectpack": rectpack,
         }  # fmt: skip
         print_json({
             **benches.describe_machine(), "options": options,
@@ -257,9 +260,11 @@ def bench(
         })  # fmt: skip
     else:
         columns = (
-            "name", "sheets", "greedy", "area_bound", "best_known", "gap_percent", "seconds",
+            "name", "sheets", "greedy", *["rectpack"] * rectpack, "area_bound", "best_known",
+            "gap_percent", "seconds",
         )  # fmt: skip
-        heads = ["instance", "sheets", "greedy", "area bound", "best known", "gap %", "seconds"]
+        names = {"name": "instance", "gap_percent": "gap %"}
+        heads = [names.get(column, column.replace("_", " ")) for column in columns]
         rows = (each.document() for each in (*results, *sums))
         print_table(heads, ([_text(row[column]) for column in columns] for row in rows))
     wrong = [(each.name, fault) for each in results for fault in each.faults]

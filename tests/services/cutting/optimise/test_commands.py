@@ -290,12 +290,58 @@ def test_the_figures_of_a_run_are_stored_with_the_greedy_packer_machine_and_vers
     found = json.loads(capsys.readouterr().out)
     assert found["options"] == {
         "folder": "data", "sample": None, "seed": 1, "seconds": 2.0, "stages": 3, "rotate": False,
-        "first": "free",
+        "first": "free", "rectpack": False,
     }  # fmt: skip
     assert found["versions"]["python"]
     assert found["versions"]["ulak"]
     assert found["machine"]
     assert found["instances"][0]["greedy"] == 2
+
+
+class Packer:
+    """Stands in for rectpack: one of its ways leaves a part out, another needs fewest sheets."""
+
+    def __init__(self, pack_algo: str, sort_algo: str, rotation: bool) -> None:
+        self.sheets = {"MaxRectsBaf": 1, "SkylineMwf": 2}.get(pack_algo, 3)
+        self.parts: list[Any] = []
+        self.rotation = rotation
+
+    def add_bin(self, width: int, height: int, count: float) -> None:
+        assert (width, height, count) == (10000, 6000, float("inf"))
+
+    def add_rect(self, width: int, height: int) -> None:
+        self.parts.append((width, height))
+
+    def pack(self) -> None:
+        del self.parts[: self.sheets == 1]
+
+    def rect_list(self) -> list[Any]:
+        return self.parts
+
+    def __len__(self) -> int:
+        return self.sheets
+
+
+@pytest.mark.shows("C-105")
+def test_a_packer_of_others_is_compared_where_it_is_installed(
+    run: Run, solver: Solver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_instance("data/one", ONE)
+    monkeypatch.setitem(sys.modules, "rectpack", None)
+    assert run("bench", "data", "--rectpack") == 1
+    assert "rectpack is not installed" in capsys.readouterr().err
+
+    class Rectpack:
+        newPacker = staticmethod(Packer)  # noqa: N815 - its name
+
+        def __getattr__(self, name: str) -> str:
+            return name
+
+    monkeypatch.setitem(sys.modules, "rectpack", Rectpack())
+    assert run("bench", "data", "--rectpack", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["instances"][0]["rectpack"] == 2
+    assert run("bench", "data", "--rectpack") == 0
+    assert "RECTPACK" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

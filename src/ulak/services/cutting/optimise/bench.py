@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from decimal import Decimal
+from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +39,11 @@ from ulak.services.cutting.optimise.verify import find_faults
 ITEMS, BINS = "_items.csv", "_bins.csv"
 # Stages, then exact or not, then the first cut, then oriented or rotated: 3nho, 3hao.
 _RULE: Final = re.compile(r"best_known_(\d)[a-z]{2}([or])(?:_.*)?\.csv")
+_ALGORITHMS: Final = (
+    "MaxRectsBl", "MaxRectsBssf", "MaxRectsBaf", "MaxRectsBlsf", "SkylineBl", "SkylineBlWm",
+    "SkylineMwf", "SkylineMwfWm", "SkylineMwfl", "SkylineMwflWm",
+)  # fmt: skip
+_SORTS: Final = "SORT_AREA", "SORT_PERI", "SORT_SSIDE", "SORT_LSIDE"
 
 Solve = Callable[[Order], Plan]
 
@@ -61,6 +68,8 @@ class Result:
     """Of all sheets together; what counts where plates are of several sizes."""
     greedy: int | None
     """The sheets of the greedy packer; it knows one size of plates."""
+    rectpack: int | None
+    """The sheets of rectpack, if it was asked for; its plans need not be cut by full cuts."""
     area_bound: int
     best_known: int | None
     seconds: float
@@ -98,8 +107,11 @@ def read_instances(
     ]
 
 
-def measure(instance: Instance, solve: Solve) -> Result:
-    """Solve an instance, judge the plan, and return what came of it."""
+def measure(instance: Instance, solve: Solve, *, with_rectpack: bool = False) -> Result:
+    """Solve an instance, judge the plan, and return what came of it.
+
+    Raises `BadInput`: rectpack is asked for, and not installed.
+    """
     order, began = instance.order, time.perf_counter()
     try:
         plan, faults = solve(order), list[str]()
@@ -110,7 +122,8 @@ def measure(instance: Instance, solve: Solve) -> Result:
     net = sum(to_units(p.length) * to_units(p.width) * p.quantity for p in order.parts)
     return Result(
         instance.name, len(plan.sheets), sum(areas[sheet.plate] for sheet in plan.sheets) // 10**4,
-        _pack_greedily(order), -(-net // max(areas)), instance.best_known, seconds,
+        _pack_greedily(order), _pack_by_rectpack(order) if with_rectpack else None,
+        -(-net // max(areas)), instance.best_known, seconds,
         tuple(faults or find_faults(order, write_plan(order, plan))),
     )  # fmt: skip
 
@@ -127,6 +140,7 @@ def add_up(results: Iterable[Result]) -> Iterator[Result]:
         yield Result(
             f"{name}: {len(found)}", sum(each.sheets for each in found),
             sum(each.plate_area for each in found), _sum(each.greedy for each in found),
+            _sum(each.rectpack for each in found),
             sum(each.area_bound for each in found), _sum(each.best_known for each in found),
             sum(each.seconds for each in found),
             tuple(fault for each in found for fault in each.faults),
@@ -138,7 +152,7 @@ def describe_machine() -> dict[str, Any]:
     from importlib.metadata import PackageNotFoundError, version
 
     versions = {"python": platform.python_version()}
-    for package in ("ulak", "numpy", "numba", "highspy"):
+    for package in ("ulak", "numpy", "numba", "highspy", "rectpack"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
@@ -249,6 +263,31 @@ def _pack_greedily(order: Order) -> int | None:
         return len(greedy.pack(parts, usable, 0))
     except greedy.Refused:
         return None
+
+
+def _pack_by_rectpack(order: Order) -> int | None:
+    """Return the fewest sheets of 40 ways: ten algorithms with four orders of the parts each."""
+    try:
+        rectpack: Any = import_module("rectpack")
+    except ImportError:
+        raise BadInput("rectpack is not installed; pip install rectpack==0.2.2") from None
+    if len(order.stock) != 1:
+        return None
+    plate, counts = order.stock[0], list[int]()
+    is_rotating = order.parts[0].grain == 0
+    for algorithm, sort in product(_ALGORITHMS, _SORTS):
+        packer = rectpack.newPacker(
+            pack_algo=getattr(rectpack, algorithm), sort_algo=getattr(rectpack, sort),
+            rotation=is_rotating,
+        )  # fmt: skip
+        packer.add_bin(to_units(plate.width), to_units(plate.height), count=float("inf"))
+        for part in order.parts:
+            for _ in range(part.quantity):
+                packer.add_rect(to_units(part.length), to_units(part.width))
+        packer.pack()
+        if len(packer.rect_list()) == sum(part.quantity for part in order.parts):
+            counts.append(len(packer))
+    return min(counts, default=None)
 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:
