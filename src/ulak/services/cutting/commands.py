@@ -1,31 +1,54 @@
-"""`ulak cutting`: the bare address, a stand-in for the saw, and spreadsheets."""
+"""`ulak cutting`: the bare address, a stand-in for the saw, spreadsheets, and the optimiser."""
 
 from __future__ import annotations
 
 import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from decimal import Decimal
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from threading import Event
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColumn
+from rich.progress_bar import ProgressBar
 
 from ulak.errors import BadInput
+from ulak.kit import read_json
 from ulak.kit.commands import (
     ActorOption,
     AppOption,
     HostOption,
     JsonOption,
+    complain,
     load_service,
     opened_service,
     print_json,
+    print_table,
+    some,
 )
+from ulak.kit.config_files import list_problems
+from ulak.kit.files import write_atomically
 from ulak.kit.processes import Work, run
+from ulak.kit.texts import exact
+from ulak.services.cutting.codes import HoldCode
 from ulak.services.cutting.flow import QUEUE
 from ulak.services.cutting.intake import read_order_sheet
 from ulak.services.cutting.order import parse_order
 from ulak.services.cutting.routes import BARE
+from ulak.services.cutting.rules import DEFAULT_RULES, Rules
 from ulak.services.cutting.saw import Manner, Saw
+
+if TYPE_CHECKING:
+    from ulak.services.cutting.optimise.model import Plan
 
 group = typer.Typer(no_args_is_help=True, help="Orders for the panel saw.")
 
@@ -105,3 +128,218 @@ def intake(
         print_json({"job": job, "deduplicated": not created})
     else:
         print(f"job {job['id']} {'will be cut' if created else 'is this order already'}")
+
+
+SecondsOption = Annotated[float, typer.Option(min=0.01, max=3600, help="For each plan.")]
+SeedOption = Annotated[int, typer.Option(help="Draws what it does; the same again.")]
+StagesOption = Annotated[int, typer.Option(min=0, max=3, help="2 or 3; 0 is any number.")]
+
+
+@group.command()
+def optimise(
+    order: Annotated[Path, typer.Argument(help="A spreadsheet (.xlsx) or an order (.json).")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The plan (.xml); of several batches one each.")
+    ],
+    svg: Annotated[Path | None, typer.Option(help="A folder for drawings.")] = None,
+    report: Annotated[Path | None, typer.Option(help="A page to print (.html).")] = None,
+    seconds: SecondsOption = 10.0,
+    seed: SeedOption = 1,
+    plate: Annotated[
+        list[str] | None, typer.Option(help="2100x2800 in mm, :3 behind it for three; repeat it.")
+    ] = None,
+    kerf: Annotated[float | None, typer.Option(min=0, max=10, help="In mm.")] = None,
+    trim: Annotated[float | None, typer.Option(min=0, max=1000, help="In mm.")] = None,
+    stages: StagesOption = 3,
+    part_type: Annotated[str, typer.Option(help="GOVDE, or ARKALIK; of a spreadsheet.")] = "GOVDE",
+    material: Annotated[str, typer.Option(help="The code of the material; the same.")] = "",
+    band: Annotated[str, typer.Option(help="The band of an edge that is marked.")] = "1mm",
+    rules: Annotated[
+        Path | None, typer.Option(help="A file rules.json; else the rules of a first start.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the cutting plans of an order, without a job."""
+    from ulak.services.cutting.optimise import drawing
+    from ulak.services.cutting.optimise.document import summarize, write_plan
+    from ulak.services.cutting.optimise.model import Unsolvable
+    from ulak.services.cutting.optimise.reading import read_orders, read_stock
+    from ulak.services.cutting.optimise.verify import find_faults
+
+    _refuse_one_stage(stages)
+    sizes = {"kerf": kerf, "trim": trim}
+    changes: dict[str, Any] = {name: exact(mm) for name, mm in sizes.items() if mm is not None}
+    found = _read_rules(rules)
+    body = _read_order(order, part_type=part_type, material_code=material, band=band)
+    try:
+        if stock := [read_stock(text) for text in plate or ()]:
+            changes["stock"] = stock
+            first = {"width_mm": float(stock[0].width), "height_mm": float(stock[0].height)}
+            body["plate_size"] = first
+        orders = read_orders(parse_order(body, rules=found), found)
+        batches = []
+        for mark, each in orders.items():
+            changed = replace(each, stages=stages, **changes)
+            with _progress(mark, seconds) as tell:
+                plan = find_solver()(changed, seconds=seconds, seed=seed, on_better=tell)
+            batches.append(drawing.Batch(mark, changed, plan))
+    except (HoldCode, Unsolvable, ValueError) as error:
+        raise BadInput(f"{order}: {error}") from None
+
+    lines = []
+    for mark, each, plan in batches:
+        data, figures = write_plan(each, plan), asdict(summarize(each, plan))
+        if faults := find_faults(each, data):
+            complain(f"{mark}: the plan is wrong and was not written: {faults[0]}")
+            raise typer.Exit(1)
+        name = output.stem if len(batches) == 1 else f"{output.stem}_{mark}"
+        path = output.with_name(f"{name}{output.suffix}")
+        write_atomically(path, data)
+        if svg is not None:
+            svg.mkdir(parents=True, exist_ok=True)
+            for pattern in drawing.list_patterns(each, plan):
+                picture = drawing.draw_sheet(each, pattern, title=mark)
+                write_atomically(svg / f"{name}_{pattern.number}.svg", picture.encode())
+        del figures["rests"]
+        numbers = {key: float(n) if isinstance(n, Decimal) else n for key, n in figures.items()}
+        lines.append({"batch": mark, "plan": str(path), **numbers})
+    if report is not None:
+        write_atomically(report, drawing.make_job_report(batches, order.stem).encode())
+    if as_json:
+        print_json({"batches": lines})
+    else:
+        columns = (
+            "batch", "sheets", "bound", "gap_percent", "waste_percent", "patterns", "cycles",
+            "seconds", "plan",
+        )  # fmt: skip
+        heads = [column.replace("_percent", " %") for column in columns]
+        rows = ([_text(line[column]) for column in columns] for line in lines)
+        print_table(heads, rows, keep=("plan",))
+
+
+@group.command()
+def bench(
+    folder: Annotated[Path, typer.Argument(help="NAME_items.csv and NAME_bins.csv lie below it.")],
+    sample: Annotated[int | None, typer.Option(min=1, help="So many of them, drawn.")] = None,
+    seed: SeedOption = 1,
+    seconds: SecondsOption = 10.0,
+    stages: StagesOption = 3,
+    rotate: Annotated[bool, typer.Option("--rotate", help="Parts may be turned.")] = False,
+    first: Annotated[
+        Literal["x", "y", "free"], typer.Option(help="The first cuts divide a plate along it.")
+    ] = "free",
+    rectpack: Annotated[
+        bool, typer.Option("--rectpack", help="Compare with rectpack too, its best of 40 ways.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the optimiser on public instances; every plan is judged."""
+    from ulak.services.cutting.optimise import bench as benches
+
+    _refuse_one_stage(stages)
+    solve = partial(find_solver(), seconds=seconds, seed=seed)
+    instances = benches.read_instances(
+        folder, stages=stages, is_rotating=rotate, first_cut=first.replace("free", ""),
+        sample=sample, seed=seed,
+    )  # fmt: skip
+    results = []
+    for n, instance in enumerate(instances, 1):
+        results.append(benches.measure(instance, solve, with_rectpack=rectpack))
+        if sys.stderr.isatty():
+            print(f"\r{n} of {len(instances)}", end="\n" * (n == len(instances)), file=sys.stderr)
+    sums = list(benches.add_up(results))
+    if as_json:
+        options = {
+            "folder": str(folder), "sample": sample, "seed": seed, "seconds": seconds,
+            "stages": stages, "rotate": rotate, "first": first, "rectpack": rectpack,
+        }  # fmt: skip
+        print_json({
+            **benches.describe_machine(), "options": options,
+            "instances": [each.document() for each in results],
+            "sums": [each.document() for each in sums],
+        })  # fmt: skip
+    else:
+        columns = (
+            "name", "sheets", "greedy", *["rectpack"] * rectpack, "area_bound", "best_known",
+            "gap_percent", "seconds",
+        )  # fmt: skip
+        names = {"name": "instance", "gap_percent": "gap %"}
+        heads = [names.get(column, column.replace("_", " ")) for column in columns]
+        rows = (each.document() for each in (*results, *sums))
+        print_table(heads, ([_text(row[column]) for column in columns] for row in rows))
+    wrong = [(each.name, fault) for each in results for fault in each.faults]
+    for name, fault in wrong:
+        complain(f"{name}: {fault}")
+    if wrong:
+        raise typer.Exit(1)
+
+
+def find_solver() -> Callable[..., Plan]:
+    """Return `solve` of the optimiser. It is imported when it is needed, for it takes long."""
+    solve: Callable[..., Plan] = import_module("ulak.services.cutting.optimise.solver").solve
+    return solve
+
+
+def _refuse_one_stage(stages: int) -> None:
+    if stages == 1:
+        raise BadInput("--stages cannot be 1: a plan has 2 or 3, and 0 is any number")
+
+
+def _read_rules(path: Path | None) -> Rules:
+    try:
+        values = DEFAULT_RULES if path is None else read_json(path.read_text("utf-8"))
+        return Rules.model_validate(values)
+    except ValidationError as error:
+        raise BadInput(f"{path}: {'; '.join(list_problems(error))}") from None
+    except ValueError as error:
+        raise BadInput(f"{path} is no JSON: {error}") from None
+
+
+def _read_order(path: Path, **more: str) -> dict[str, Any]:
+    """Return the body of an order as it is sent; a plan needs neither its id nor a customer."""
+    data, said = path.read_bytes(), {"order_id": path.stem or "order", "customer_phone": "0"}
+    if path.suffix.lower() != ".json":
+        return said | read_order_sheet(data, **more)
+    try:
+        body = read_json(data.decode("utf-8-sig"))
+    except ValueError as error:
+        raise BadInput(f"{path} is no JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise BadInput(f'{path}: write an object, as {{"parts": [...]}}')
+    return said | body
+
+
+@contextmanager
+def _progress(title: str, seconds: float) -> Iterator[Callable[[Plan], None]]:
+    """Show on stderr how far a search is: on a terminal as a bar, elsewhere as lines. Return what
+    it calls with a better plan."""
+    began = time.monotonic()
+
+    def describe(plan: Plan) -> str:
+        sheets = len(plan.sheets)
+        gap = f", at most {sheets - plan.bound} too many" if plan.bound else ""
+        return f"{title}: {some(sheets, 'sheet')}{gap}"
+
+    def tell(plan: Plan) -> None:
+        passed_s = time.monotonic() - began
+        print(f"{describe(plan)}, after {passed_s:.1f} s", file=sys.stderr, flush=True)
+
+    if not sys.stderr.isatty():
+        yield tell
+        return
+
+    class TimeBar(BarColumn):
+        def render(self, task: Task) -> ProgressBar:
+            task.completed = min(task.elapsed or 0.0, seconds)
+            return super().render(task)
+
+    columns = TextColumn("{task.description}", markup=False), TimeBar(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True)) as shown:
+        task = shown.add_task(title, total=seconds)
+        yield lambda plan: shown.update(task, description=describe(plan))
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    return "-" if value is None else str(value)
