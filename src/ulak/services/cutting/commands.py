@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from decimal import Decimal
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -160,7 +159,7 @@ def optimise(
     as_json: JsonOption = False,
 ) -> None:
     """Make the cutting plans of an order, without a job."""
-    from ulak.services.cutting.optimise import drawing
+    from ulak.services.cutting.optimise import drawing, solver
     from ulak.services.cutting.optimise.document import summarize, write_plan
     from ulak.services.cutting.optimise.model import Unsolvable
     from ulak.services.cutting.optimise.reading import read_orders, read_stock
@@ -181,7 +180,7 @@ def optimise(
         for mark, each in orders.items():
             changed = replace(each, stages=stages, **changes)
             with _progress(mark, seconds) as tell:
-                plan = find_solver()(changed, seconds=seconds, seed=seed, on_better=tell)
+                plan = solver.solve(changed, seconds=seconds, seed=seed, on_better=tell)
             batches.append(drawing.Batch(mark, changed, plan))
     except (HoldCode, Unsolvable, ValueError) as error:
         raise BadInput(f"{order}: {error}") from None
@@ -235,9 +234,10 @@ def bench(
 ) -> None:
     """Measure the optimiser on public instances; every plan is judged."""
     from ulak.services.cutting.optimise import bench as benches
+    from ulak.services.cutting.optimise import solver
 
     _refuse_one_stage(stages)
-    solve = partial(find_solver(), seconds=seconds, seed=seed)
+    solve = partial(solver.solve, seconds=seconds, seed=seed)
     instances = benches.read_instances(
         folder, stages=stages, is_rotating=rotate, first_cut=first.replace("free", ""),
         sample=sample, seed=seed,
@@ -272,12 +272,6 @@ def bench(
         complain(f"{name}: {fault}")
     if wrong:
         raise typer.Exit(1)
-
-
-def find_solver() -> Callable[..., Plan]:
-    """Return `solve` of the optimiser. It is imported when it is needed, for it takes long."""
-    solve: Callable[..., Plan] = import_module("ulak.services.cutting.optimise.solver").solve
-    return solve
 
 
 def _refuse_one_stage(stages: int) -> None:

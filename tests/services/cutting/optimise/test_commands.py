@@ -14,9 +14,10 @@ from tests.services.cutting.optimise.shelves import shelve
 from tests.services.cutting.optimise.trees import mm
 from tests.services.cutting.orders import make_back, make_part
 from ulak.cli import main
-from ulak.services.cutting import commands
+from ulak.services.cutting.optimise import solver as solver_module
 from ulak.services.cutting.optimise.document import read_plan
 from ulak.services.cutting.optimise.model import Order, Plan, Stock
+from ulak.services.cutting.rules import DEFAULT_RULES
 
 Run = Callable[..., int]
 
@@ -41,7 +42,7 @@ class Solver:
 @pytest.fixture
 def solver(monkeypatch: pytest.MonkeyPatch) -> Solver:
     made = Solver()
-    monkeypatch.setattr(commands, "find_solver", lambda: made)
+    monkeypatch.setattr(solver_module, "solve", made)
     return made
 
 
@@ -113,7 +114,7 @@ def test_options_come_before_order_and_rules(run: Run, solver: Solver) -> None:
 
 def test_rules_are_read_from_a_file(run: Run, solver: Solver) -> None:
     write_order(make_part(thickness_mm=16, edge_up="thick"))
-    rules = commands.DEFAULT_RULES | {"trimByThickness": {"16": 8}, "edgeMapping": {"thick": 3}}
+    rules = DEFAULT_RULES | {"trimByThickness": {"16": 8}, "edgeMapping": {"thick": 3}}
     Path("rules.json").write_text(json.dumps(rules))
     assert run("optimise", "order.json", "-o", "plan.xml", "--rules", "rules.json") == 0
     assert (solver.orders[0].trim, solver.orders[0].parts[0].bands[0]) == (8, 3)

@@ -24,7 +24,6 @@ from typing import Any, Final
 
 from ulak.errors import BadInput
 from ulak.kit.texts import read_number
-from ulak.services.cutting import greedy
 from ulak.services.cutting.optimise.document import write_plan
 from ulak.services.cutting.optimise.model import (
     Order,
@@ -34,6 +33,7 @@ from ulak.services.cutting.optimise.model import (
     Unsolvable,
     to_units,
 )
+from ulak.services.cutting.optimise.solver import solve
 from ulak.services.cutting.optimise.verify import find_faults
 
 ITEMS, BINS = "_items.csv", "_bins.csv"
@@ -67,7 +67,7 @@ class Result:
     plate_area: int
     """Of all sheets together; what counts where plates are of several sizes."""
     greedy: int | None
-    """The sheets of the greedy packer; it knows one size of plates."""
+    """The sheets of the greedy start."""
     rectpack: int | None
     """The sheets of rectpack, if it was asked for; its plans need not be cut by full cuts."""
     area_bound: int
@@ -248,20 +248,9 @@ def _name(path: Path, folder: Path) -> str:
 
 
 def _pack_greedily(order: Order) -> int | None:
-    if len(order.stock) != 1:
-        return None
-    usable = to_units(order.stock[0].width), to_units(order.stock[0].height)
-    parts = []
-    for part in order.parts:
-        extents = to_units(part.length), to_units(part.width)
-        poses = [greedy.Pose(extents, False)]
-        if part.grain == 0:
-            poses.append(greedy.Pose(extents[::-1], True))
-        fitting = [p for p in poses if p.extents[0] <= usable[0] and p.extents[1] <= usable[1]]
-        parts.append(greedy.Part(part.id, "", part.quantity, fitting))
     try:
-        return len(greedy.pack(parts, usable, 0))
-    except greedy.Refused:
+        return len(solve(order, seconds=0).sheets)
+    except Unsolvable:
         return None
 
 

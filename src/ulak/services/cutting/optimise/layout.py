@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from ulak.services.cutting.optimise.model import (
     Order,
+    OrderPart,
     Oversize,
     Pair,
     Part,
