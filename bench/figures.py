@@ -83,6 +83,7 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
     "postgres-publishing": publishing.postgres_publishing_figures,
     "relay": publishing.relay_figures,
     "cutting": cutting.cutting_figures,
+    "plans": cutting.plans_figures,
     "modules": bare.modules_figure,
     "names": bare.names_figure,
 }

@@ -215,13 +215,35 @@ def test_after_a_failure_of_the_optimiser_it_runs_again(
         return ""
 
     monkeypatch.setattr(module, "run_mode", run_mode)
-    job_id = submit(desk, opti_mode="E")
+    job_id = submit(desk, opti_mode="A")
     desk.work()
     assert find_state(desk, job_id) == ("FAILED", "E_OPTI_XML_TIMEOUT")
     desk.cutting.jobs.retry(job_id, actor="ada")
     desk.work()
     assert find_state(desk, job_id) == ("DONE", None)
-    assert runs == ["E", "E"]
+    assert runs == ["A", "A"]
+
+
+@pytest.mark.shows("C-52")
+def test_a_plan_of_mode_e_that_is_not_the_order_is_not_sent_to_the_saw(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.know()
+    real = module.run_mode
+
+    async def run_mode(mode: str, files: list[Path], *, paths: Any, **options: Any) -> str:
+        output = await real(mode, files, paths=paths, **options)
+        (plan,) = paths.export_folder.glob("*.xml")
+        plan.write_text(plan.read_text().replace('x="10.00"', 'x="11.00"', 1))
+        return output
+
+    monkeypatch.setattr(module, "run_mode", run_mode)
+    job_id = submit(desk, make_part(), opti_mode="E")
+    desk.work()
+    assert find_state(desk, job_id) == ("FAILED", "E_PLAN_INVALID")
+    assert "sheet 1" in get(desk, job_id)["error_message"]
+    with pytest.raises(Refused):
+        desk.cutting.jobs.retry(job_id, actor="ada")
 
 
 @pytest.mark.shows("C-65")

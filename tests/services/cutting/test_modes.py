@@ -19,7 +19,7 @@ from tests.services.cutting.orders import RULES, make_back, make_batches, make_p
 from tests.unit.kit.test_programs import STUBBORN
 from ulak.services.cutting import plans
 from ulak.services.cutting.codes import CuttingError
-from ulak.services.cutting.plans import make_settings, run_mode
+from ulak.services.cutting.plans import make_settings, run_mode, verify_plan
 from ulak.services.cutting.rules import Config, Paths
 from ulak.services.cutting.workbook import import_name, make_template, write_import
 
@@ -255,6 +255,34 @@ def test_mode_e_leaves_a_plan_for_each_import_file(paths: Paths, run: Any) -> No
         assert f"{path.name}: 1 sheets" in output
     parts = Xml.parse(paths.export_folder / f"{files[0].stem}.xml").getroot().iter("Part")
     assert [part.attrib["id"] for part in parts] == ["P1"] * 9
+
+
+@pytest.mark.parametrize(
+    ("damage", "code"),
+    [
+        ((b"<Solution ", b"<Solution hidden='1' "), "E_PLAN_INVALID"),
+        ((b'<Plan version="2"', b'<Plan version="1"'), "E_OPTI_RUNNER_FAILED"),
+        (None, "E_OPTI_XML_TIMEOUT"),
+    ],
+)
+def test_a_plan_of_mode_e_is_judged_by_its_import_file(
+    paths: Paths, run: Any, damage: tuple[bytes, bytes] | None, code: str
+) -> None:
+    (batch,) = make_batches(make_part(quantity=3)).batches
+    make_template(paths.template_path)
+    path = paths.import_folder / import_name(JOB, batch.mark)
+    write_import(paths.template_path, [row.cells for row in batch.rows], path)
+    settings = make_settings({}, make_rules(optSeconds=0))
+    asyncio.run(run_mode("E", [path], paths=paths, settings=settings, run=run))
+    plan = paths.export_folder / f"{path.stem}.xml"
+    verify_plan(plan, path, settings)
+    if damage is None:
+        path.unlink()
+    else:
+        plan.write_bytes(plan.read_bytes().replace(*damage))
+    with pytest.raises(CuttingError) as raised:
+        verify_plan(plan, path, settings)
+    assert raised.value.code == code
 
 
 @pytest.mark.shows("C-45")

@@ -1,7 +1,7 @@
 """Column generation: patterns for whole plates, chosen by a linear program, cut many times each.
 
 A pattern is priced by knapsacks, from the inside out: parts into a column, columns into a strip,
-strips into a plate. Lengths are rounded up to a grid for that, so a pattern always fits.
+strips into a plate. Long lengths are rounded up to a grid for that, so a pattern always fits.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ulak.services.cutting.optimise.kernel import compiled
 from ulak.services.cutting.optimise.layout import Layout, Placed, Problem, Strip
 from ulak.services.cutting.optimise.model import Plate, Pose
 
-_GRID: Final = 1_200
-"""A longer plate is priced on so many steps."""
+_GRID: Final = 2_500
+"""A plate that is longer, in the largest unit of its parts, is priced on so many steps."""
 _LEAST_GAIN: Final = 1e-6
 _MOST_FRACTIONS: Final = 1e-6
 
@@ -138,7 +138,6 @@ class _Pricer:
         self._problem, self._plate, self._axis = problem, plate, axis
         kerf, across = problem.kerf, 1 - axis
         self._full = plate.usable[across] + kerf, plate.usable[axis] + kerf
-        self._steps = min(self._full[0], _GRID), min(self._full[1], _GRID)
         entries: list[tuple[int, Pose, int]] = []
         for row, number in enumerate(demanded):
             for pose in problem.parts[number].poses:
@@ -149,8 +148,11 @@ class _Pricer:
         entries.sort(key=lambda entry: entry[1].extents[across])
         self._entries = entries
         self._rows = np.array([row for _, _, row in entries], np.int64)
-        self._widths = self._on_grid([p.extents[across] + kerf for _, p, _ in entries], 0)
-        self._heights = self._on_grid([p.extents[axis] + kerf for _, p, _ in entries], 1)
+        widths = [pose.extents[across] + kerf for _, pose, _ in entries]
+        heights = [pose.extents[axis] + kerf for _, pose, _ in entries]
+        self._widths, steps = _on_grid(widths, self._full[0])
+        self._heights, more = _on_grid(heights, self._full[1])
+        self._steps = steps, more
         self._levels = self._find_levels()
 
     def price(self, duals: np.ndarray) -> Pattern | None:
@@ -213,9 +215,15 @@ class _Pricer:
             levels = np.unique(np.concatenate([levels[:: len(levels) // 150 + 1], heights]))
         return levels.astype(np.int64)
 
-    def _on_grid(self, sizes: Sequence[int], dimension: int) -> np.ndarray:
-        full, steps = self._full[dimension], self._steps[dimension]
-        return np.array([-(-size * steps // full) for size in sizes], np.int64)
+
+def _on_grid(sizes: Sequence[int], full: int) -> tuple[np.ndarray, int]:
+    """Return sizes in steps, rounded up, and how many steps there are."""
+    # Nothing is lost in the largest unit that all have in common.
+    unit = math.gcd(*sizes)
+    steps = min(full // unit, _GRID)
+    if steps < _GRID:
+        return np.array([size // unit for size in sizes], np.int64), steps
+    return np.array([-(-size * steps // full) for size in sizes], np.int64), steps
 
 
 @compiled
