@@ -21,10 +21,11 @@ from ulak.control import AdaptiveControlConfig, AdaptiveController, MetricsColle
 from ulak.control.budget import BUDGET_METRICS
 from ulak.control.controller import COMPLETIONS, AdaptiveControllerState
 from ulak.control.event_counts import BUCKET_MS, KEEP_MS, RAW_MS
-from ulak.control.loop import REQUEST_SECONDS, REQUESTS, ControlLoop
+from ulak.control.gathering import REQUEST_SECONDS, REQUESTS, feed
+from ulak.control.loop import ControlLoop
 from ulak.control.process_metrics import ProcessMetrics
 from ulak.control.signals import DEPTH, GUARD, PDF
-from ulak.control.simulation import START_MS, Effects, feed, make_controller
+from ulak.control.simulation import START_MS, Effects, make_simulated
 from ulak.control.state import SourceRow
 from ulak.control.subsystems import registered
 from ulak.control.tallies import LATENCY_SECONDS, Counter, Histogram
@@ -141,7 +142,7 @@ class Held:
         self._each = max(1, requests * INTERVAL_MS // KEEP_MS)
         anything = {"tenant_id": "*", "endpoint_class": "*", "subsystem_id": "*"}
         config = AdaptiveControlConfig().changed({"targets": [anything]})
-        self._controller: AdaptiveController = make_controller(config, Effects(), self._collect)
+        self._controller: AdaptiveController = make_simulated(config, Effects(), self._collect)
         for at_ms, n in history(requests, self._now_ms):
             for row in make_rows(at_ms, n, self._observed):
                 feed(self._controller.collector, row)

@@ -61,6 +61,8 @@ def test_a_stage_that_blocks_the_loop_for_longer_than_a_lease_keeps_its_jobs(job
 def test_a_loop_that_is_stuck_loses_its_jobs_and_its_commits_are_refused(
     jobs_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # So long that a busy machine renews it in time: it must be left to lapse, and not lapse before.
+    lease = 2 * LEASE
     store = Double(store_of(jobs_url))
     receipts: list[Any] = []
     store.after["commit"] = receipts.extend
@@ -81,11 +83,11 @@ def test_a_loop_that_is_stuck_loses_its_jobs_and_its_commits_are_refused(
     stuck = declare(engine, "first")
     declare(other, "second")
     with engine:
-        with engine.working(settings(lease=LEASE)) as first:
+        with engine.working(settings(lease=lease)) as first:
             job = engine.submit(stuck)
             eventually(lambda: runs == ["first"])
             lost_id = first.id
-            with other.working(settings(lease=LEASE)):
+            with other.working(settings(lease=lease)):
                 assert engine.wait(job.id, timeout=SOON).state == "done"
             go_on.set()
             eventually(lambda: any(isinstance(r, LeaseLost) for r in receipts))

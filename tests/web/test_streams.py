@@ -150,7 +150,7 @@ def test_two_hundred_watchers_get_every_event(engine, served):
         # Some come before anything happens, others in the middle of it.
         await asyncio.sleep(n % 10 * 0.05)
         async with await Listener.connect(address, f"/jobs/{job}/events") as stream:
-            return await stream.all(timeout=40)
+            return await stream.all(timeout=120)
 
     def produce():
         for _ in range(60):
@@ -160,7 +160,7 @@ def test_two_hundred_watchers_get_every_event(engine, served):
     async def everybody():
         watching = [asyncio.create_task(watch(n)) for n in range(200)]
         await asyncio.to_thread(produce)
-        await until(lambda: hub.connected == 200)
+        await until(lambda: hub.connected == 200, timeout=120)
         await asyncio.to_thread(end, engine, job)
         return await asyncio.gather(*watching)
 

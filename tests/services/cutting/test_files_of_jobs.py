@@ -102,6 +102,8 @@ def drop_a_tag(path: Path) -> None:
 @pytest.mark.shows("C-33", "C-61")
 def test_a_job_without_a_good_template_is_held_until_it_is_mended(desk: Desk) -> None:
     template = desk.cutting.config.paths().template_path
+    # The optimiser is a process, and takes longer than people are waited for here.
+    desk.change(timeouts={"optiXmlMinutes": 5, "osiAckMinutes": 1})
     id = submit(desk, opti_mode="E")
     for damage, why in (
         (drop_a_tag, "row 1 has 11 tags instead of 12"),
