@@ -70,7 +70,7 @@ def write_program(paths: Paths) -> Callable[[str], Path]:
 
 
 def start(mode: str, files: list[Path], paths: Paths, run: Any) -> str:
-    settings = make_settings({}, RULES)
+    settings = make_settings({}, make_rules(optSeconds=0))
     return asyncio.run(run_mode(mode, files, paths=paths, settings=settings, run=run))
 
 

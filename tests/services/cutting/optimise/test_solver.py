@@ -2,6 +2,7 @@
 
 import os
 import random
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -164,7 +165,47 @@ def test_of_as_many_sheets_the_one_with_the_larger_rest_wins() -> None:
 
     plan(order, 60_000, on_better=look)
     assert len(seen) >= 2
-    assert [number for number, _ in seen] == sorted((n for n, _ in seen), reverse=True)
+    assert seen == sorted(seen, reverse=True)
+
+
+@pytest.mark.shows("C-96")
+def test_of_equal_sheets_and_rests_patterns_cycles_and_cuts_decide() -> None:
+    order = make_order(
+        *(make_part(480 + 10 * n, 330, 12, id=f"P{n}") for n in range(4)),
+        stack_height=Decimal(54), stages=3,
+    )  # fmt: skip
+    ranks: list[tuple[Any, ...]] = []
+
+    def look(found: Plan) -> None:
+        report = summarize(order, found)
+        rest = max(
+            (p.size[0] * p.size[1] for n, p in report.rests if n == report.sheets), default=0
+        )
+        ranks.append((report.sheets, -rest, report.patterns, report.cycles, report.cut_length_m))
+
+    plan(order, 20_000, on_better=look)
+    assert ranks == sorted(ranks, reverse=True)
+    assert len(ranks) > 1
+
+
+@pytest.mark.shows("C-102")
+@pytest.mark.parametrize("seed", range(3))
+def test_plates_of_several_sizes_take_no_more_area_than_the_best_one(seed: int) -> None:
+    stock = [Stock(Decimal(w), Decimal(h)) for w, h in ((2100, 2800), (1830, 3660), (1220, 2440))]
+    usual = {"stages": 2, "first_cut": "", "trimming": True, "kerf": Decimal(0), "trim": Decimal(0)}
+
+    def measure(stock: list[Stock]) -> Decimal:
+        order = draw_order(20 + seed, 14, stock=stock, **usual)
+        free = [part._replace(grain=0) for part in order.parts]
+        order = replace(order, parts=free)
+        found = plan(order, 30_000)
+        area = sum(p.size[0] * p.size[1] for s in found.sheets for p in [s.root])
+        assert area >= sum(
+            p.size[0] * p.size[1] for s in found.sheets for p in s.root.walk() if p.part is not None
+        )
+        return sum((stock[s.plate].width * stock[s.plate].height for s in found.sheets), Decimal(0))
+
+    assert measure(stock) <= min(measure([each]) for each in stock)
 
 
 @pytest.mark.shows("C-97")

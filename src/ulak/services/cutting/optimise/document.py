@@ -25,6 +25,8 @@ from ulak.services.cutting.optimise.model import (
     Sheet,
     X,
     Y,
+    count_cuts,
+    count_stacked,
     find_cut_size,
     to_units,
 )
@@ -207,17 +209,14 @@ def _summarize(order: Order, plan: Plan, patterns: Sequence[int]) -> Report:
         for piece in sheet.root.walk():
             if piece.part is not None:
                 net += piece.size[X] * piece.size[Y]
-            elif piece.axis is not None and piece.children:
-                last = piece.children[-1]
-                end = last.place[piece.axis] + last.size[piece.axis]
-                has_dust = end < piece.place[piece.axis] + piece.size[piece.axis]
-                count = len(piece.children) - 1 + has_dust
-                cuts += count
-                cut_length += count * piece.size[1 - piece.axis]
+            elif piece.children:
+                own, length = count_cuts(piece)
+                cuts += own
+                cut_length += length
             elif is_reusable(order, piece):
                 rests.append((number, piece))
     counts = Counter(patterns)
-    stack = max(int(order.stack_height // order.thickness), 1) if order.thickness > 0 else 1
+    stack = count_stacked(order)
     boards, bound = len(plan.sheets), plan.bound
     return Report(
         sheets=boards, plate_area_m2=Decimal(gross).scaleb(-10),

@@ -21,7 +21,17 @@ from ulak.services.cutting.optimise.document import (
     read_plan,
     summarize,
 )
-from ulak.services.cutting.optimise.model import Order, Pair, Piece, Plan, Sheet, X, Y, to_units
+from ulak.services.cutting.optimise.model import (
+    Order,
+    Pair,
+    Piece,
+    Plan,
+    Sheet,
+    X,
+    Y,
+    count_stacked,
+    to_units,
+)
 from ulak.services.cutting.optimise.reading import read_import
 
 # The plate is drawn at most so large; on paper of 190 x 250 mm 1 is 0.19 mm then.
@@ -108,7 +118,7 @@ def list_patterns(order: Order, plan: Plan) -> list[Pattern]:
     alike: dict[int, list[int]] = {}
     for number, pattern in enumerate(number_patterns(order, plan), 1):
         alike.setdefault(pattern, []).append(number)
-    stack = max(int(order.stack_height // order.thickness), 1) if order.thickness > 0 else 1
+    stack = count_stacked(order)
     return [
         Pattern(pattern, plan.sheets[numbers[0] - 1], tuple(numbers), -(-len(numbers) // stack))
         for pattern, numbers in alike.items()

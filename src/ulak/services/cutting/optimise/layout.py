@@ -24,6 +24,7 @@ from ulak.services.cutting.optimise.model import (
     Unsolvable,
     X,
     Y,
+    count_stacked,
     find_cut_size,
     to_units,
 )
@@ -72,6 +73,8 @@ class Problem:
     axes: tuple[int, ...]
     """The axes along which the first cuts may divide a plate."""
     offcut: Pair
+    stack: int
+    """So many identical sheets are cut in one cycle."""
 
     @property
     def pieces(self) -> int:
@@ -100,8 +103,9 @@ def read_problem(order: Order) -> Problem:
     axes = {"x": (X,), "y": (Y,), "": (Y, X)}[order.first_cut]
     least = to_units(order.offcut[0]), to_units(order.offcut[1])
     return Problem(
-        parts, plates, to_units(order.kerf), order.stages == 2, order.trimming, axes, least
-    )
+        parts, plates, to_units(order.kerf), order.stages == 2, order.trimming, axes, least,
+        count_stacked(order),
+    )  # fmt: skip
 
 
 def _read_plate(number: int, stock: Stock, order: Order) -> Plate:

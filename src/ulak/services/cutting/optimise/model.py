@@ -168,3 +168,19 @@ def find_cut_size(part: OrderPart, order: Order) -> Pair:
         bands = [band - order.milling if band else Decimal(0) for band in part.bands]
         length, width = length - sum(bands[2:]), width - sum(bands[:2])
     return to_units(length), to_units(width)
+
+
+def count_stacked(order: Order) -> int:
+    """Return how many identical sheets are cut in one cycle."""
+    return max(int(order.stack_height // order.thickness), 1) if order.thickness > 0 else 1
+
+
+def count_cuts(piece: Piece) -> tuple[int, int]:
+    """Return by how many full cuts a piece is divided into its children, and their length."""
+    if piece.axis is None or not piece.children:
+        return 0, 0
+    last = piece.children[-1]
+    end = last.place[piece.axis] + last.size[piece.axis]
+    has_dust = end < piece.place[piece.axis] + piece.size[piece.axis]
+    count = len(piece.children) - 1 + has_dust
+    return count, count * piece.size[1 - piece.axis]

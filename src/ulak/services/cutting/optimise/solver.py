@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -16,7 +17,14 @@ from ulak.services.cutting.optimise.layout import (
     find_bound,
     read_problem,
 )
-from ulak.services.cutting.optimise.model import Order, Plan, Plate, Sheet, Unsolvable
+from ulak.services.cutting.optimise.model import (
+    Order,
+    Plan,
+    Plate,
+    Sheet,
+    Unsolvable,
+    count_cuts,
+)
 from ulak.services.cutting.optimise.packing import pack
 
 log = logging.getLogger("ulak.cutting")
@@ -165,7 +173,12 @@ class _Run:
             counts, self.layouts
         )
 
-    def _rank(self, sheets: Sequence[Sheet]) -> tuple[int, int, int]:
-        """Return what makes a plan better: cheaper plates, then fewer, then a larger rest."""
-        cost = sum(self._problem.plates[sheet.plate].cost for sheet in sheets)
-        return cost, len(sheets), -find_best_rest(sheets[-1], self._problem.offcut)
+    def _rank(self, sheets: Sequence[Sheet]) -> tuple[int, ...]:
+        """Return what makes a plan better, the smaller the better: cost of the plates and their
+        number, the reusable rest of the last one, patterns, cycles of the saw, length of cuts."""
+        problem, patterns = self._problem, Counter(sheets)
+        cost = sum(problem.plates[sheet.plate].cost for sheet in sheets)
+        cycles = sum(-(-n // problem.stack) for n in patterns.values())
+        length = sum(count_cuts(piece)[1] for sheet in sheets for piece in sheet.root.walk())
+        rest = find_best_rest(sheets[-1], problem.offcut)
+        return cost, len(sheets), -rest, len(patterns), cycles, length
