@@ -85,9 +85,9 @@ async def run_mode(
     if mode == "C":
         return ""
     command = await asyncio.to_thread(_make_command, mode, files, paths, settings)
-    # The embedded optimiser takes the time that the rules give it for each file, and no more.
-    own_s = float(settings.get("seconds", 0)) * len(files) if mode == "E" else 0
-    limit = LIMIT + timedelta(seconds=own_s)
+    seconds = float(settings.get("seconds", 0)) if mode == "E" else 0
+    # The embedded optimiser has the time of the rules for each file; its first run is compiled.
+    limit = LIMIT + timedelta(seconds=seconds * len(files)) + (LIMIT if seconds else timedelta())
     program = Program(command, limit=limit, environment=plain_environment("WINE", "OPTI"))
     name = f"mode {mode}: {command[0]}"
     told = await program.run_noted(run, "cutting.runner", name, mode=mode)

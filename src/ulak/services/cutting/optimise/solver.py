@@ -163,11 +163,15 @@ class _Run:
         # Not before: to import them takes longer than the greedy start.
         try:
             from ulak.services.cutting.optimise.improvement import Improvement, warm_up
+
+            # The first time on a machine the search is compiled, which takes some 20 s.
+            warm_up(self._problem)
         except ImportError:
             log.warning("plans are greedy: pip install 'ulak[cutting]' brings the search")
             return
-        # The first time on a machine the search is compiled, which takes some 20 s.
-        warm_up(self._problem)
+        except OSError as error:  # nowhere to keep what was compiled
+            log.warning("plans are greedy: the search cannot be compiled: %s", error)
+            return
         self._clock.begin()
         Improvement(self._problem, self._clock, self._seed, self.offer, self.bound).run(
             counts, self.layouts
