@@ -170,7 +170,7 @@ class _Run:
             log.warning("plans are greedy: pip install 'ulak[cutting]' brings the search")
             return
         except OSError as error:  # nowhere to keep what was compiled
-            log.warning("plans are greedy: the search cannot be compiled: %s", error)
+            log.warning("plans are greedy: no search can be compiled", extra={"error": str(error)})
             return
         self._clock.begin()
         Improvement(self._problem, self._clock, self._seed, self.offer, self.bound).run(
