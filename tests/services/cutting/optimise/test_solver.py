@@ -9,9 +9,23 @@ from typing import Any
 import pytest
 
 from ulak.services.cutting.optimise.document import summarize, write_plan
-from ulak.services.cutting.optimise.layout import find_bound, read_problem
-from ulak.services.cutting.optimise.model import Order, OrderPart, Oversize, Plan, Stock, Unsolvable
-from ulak.services.cutting.optimise.solver import solve
+from ulak.services.cutting.optimise.layout import (
+    Layout,
+    Placed,
+    build_sheets,
+    find_bound,
+    read_problem,
+)
+from ulak.services.cutting.optimise.model import (
+    Order,
+    OrderPart,
+    Oversize,
+    Plan,
+    Stock,
+    Unsolvable,
+    Y,
+)
+from ulak.services.cutting.optimise.solver import rank, solve
 from ulak.services.cutting.optimise.verify import find_faults
 
 SHEET = Stock(Decimal(2100), Decimal(2800))
@@ -171,21 +185,25 @@ def test_of_as_many_sheets_the_one_with_the_larger_rest_wins() -> None:
 @pytest.mark.shows("C-96")
 def test_of_equal_sheets_and_rests_patterns_cycles_and_cuts_decide() -> None:
     order = make_order(
-        *(make_part(480 + 10 * n, 330, 12, id=f"P{n}") for n in range(4)),
+        *(make_part(1000, 900, 2, grain=1, id=f"P{n}") for n in range(2)),
         stack_height=Decimal(54), stages=3,
     )  # fmt: skip
-    ranks: list[tuple[Any, ...]] = []
+    problem = read_problem(order)
 
-    def look(found: Plan) -> None:
-        report = summarize(order, found)
-        rest = max(
-            (p.size[0] * p.size[1] for n, p in report.rests if n == report.sheets), default=0
-        )
-        ranks.append((report.sheets, -rest, report.patterns, report.cycles, report.cut_length_m))
+    def lay(*sheets: tuple[int, int], is_apart: bool = False) -> tuple[int, ...]:
+        layouts = []
+        for numbers in sheets:
+            one, other = (Placed(n, problem.parts[n].poses[0]) for n in numbers)
+            strips = [[[one]], [[other]]] if is_apart else [[[one], [other]]]
+            layouts.append(Layout(problem.plates[0], Y, strips))
+        return rank(build_sheets(layouts, problem), problem)
 
-    plan(order, 20_000, on_better=look)
-    assert ranks == sorted(ranks, reverse=True)
-    assert len(ranks) > 1
+    equal, different = lay((0, 1), (0, 1)), lay((0, 0), (1, 1))
+    assert equal < different
+    assert equal[:3] == different[:3]
+    assert (equal[3:5], different[3:5]) == ((1, 1), (2, 2)), "patterns and cycles"
+    assert lay((0, 1), (0, 1), is_apart=True)[:2] == equal[:2]
+    assert len({equal[5], lay((0, 1), (0, 1), is_apart=True)[5]}) == 2, "cuts of another length"
 
 
 @pytest.mark.shows("C-102")

@@ -148,7 +148,9 @@ class _Run:
 
     def keep(self, plan: Plan) -> bool:
         """Keep a plan if it is better; tell whether it is."""
-        if self.plan.sheets and self._rank(plan.sheets) >= self._rank(self.plan.sheets):
+        if self.plan.sheets and rank(plan.sheets, self._problem) >= rank(
+            self.plan.sheets, self._problem
+        ):
             return False
         is_optimal = len(self._problem.plates) == 1 and len(plan.sheets) == self.bound
         self.plan = replace(
@@ -177,12 +179,13 @@ class _Run:
             counts, self.layouts
         )
 
-    def _rank(self, sheets: Sequence[Sheet]) -> tuple[int, ...]:
-        """Return what makes a plan better, the smaller the better: cost of the plates and their
-        number, the reusable rest of the last one, patterns, cycles of the saw, length of cuts."""
-        problem, patterns = self._problem, Counter(sheets)
-        cost = sum(problem.plates[sheet.plate].cost for sheet in sheets)
-        cycles = sum(-(-n // problem.stack) for n in patterns.values())
-        length = sum(count_cuts(piece)[1] for sheet in sheets for piece in sheet.root.walk())
-        rest = find_best_rest(sheets[-1], problem.offcut)
-        return cost, len(sheets), -rest, len(patterns), cycles, length
+
+def rank(sheets: Sequence[Sheet], problem: Problem) -> tuple[int, ...]:
+    """Return what makes a plan better, the smaller the better: cost of the plates and their
+    number, the reusable rest of the last one, patterns, cycles of the saw, length of cuts."""
+    patterns = Counter(sheets)
+    cost = sum(problem.plates[sheet.plate].cost for sheet in sheets)
+    cycles = sum(-(-n // problem.stack) for n in patterns.values())
+    length = sum(count_cuts(piece)[1] for sheet in sheets for piece in sheet.root.walk())
+    rest = find_best_rest(sheets[-1], problem.offcut)
+    return cost, len(sheets), -rest, len(patterns), cycles, length
