@@ -56,6 +56,7 @@ def test_every_requirement_and_race_of_publishing_has_a_row_of_its_own() -> None
 
 def test_every_requirement_of_cutting_has_a_row_of_its_own() -> None:
     rows = re.findall(r"^\| C-(\d+) \| [^|]+ \| ([^|]+) \|$", ROADMAP, re.M)
-    wanted = {*range(1, 79), *range(84, 88), *range(106, 111)} - {11, 52}
-    assert [int(number) for number, _ in rows] == sorted(wanted)
+    # The pages of the console, 79 to 83, share a row until there is one.
+    wanted = {*range(1, 79), *range(84, 111)}
+    assert sorted(int(number) for number, _ in rows) == sorted(wanted)
     assert all("`" in shown or shown.startswith("open") for _, shown in rows)

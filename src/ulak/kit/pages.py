@@ -21,8 +21,8 @@ from ulak.web.pages import page, respond
 from ulak.web.slash_route import SlashRoute
 
 __all__ = [
-    "Html", "PageRoute", "form", "link", "local_path", "read_form", "respond_page", "see_other",
-    "table", "to_html",
+    "Html", "PageRoute", "form", "link", "local_path", "read_form", "respond_document",
+    "respond_page", "see_other", "table", "to_html",
 ]  # fmt: skip
 
 STYLE: Final = """
