@@ -23,6 +23,7 @@ from tests.services.cutting.steps import (
     write_plans,
 )
 from ulak.services.cutting.flow import UPKEEP
+from ulak.services.cutting.optimise.model import CHECKPOINT
 
 Open = Callable[..., Desk]
 
@@ -147,12 +148,17 @@ def test_files_of_an_order_go_when_their_days_are_over_and_those_of_a_held_one_s
     plans = desk.cutting.config.paths().export_folder
     stray = plans / "of somebody else.xml"
     stray.write_text(PLAN)
+    # Of a run of the optimiser that was killed.
+    for plan in plans.glob(f"{done}*.xml"):
+        plan.with_suffix(CHECKPOINT).write_text("{}")
+    assert list(plans.glob(f"*{CHECKPOINT}"))
     keep_up(desk)
     assert find_imports(desk, done), "they are kept for 30 days"
     desk.change(keepFilesDays=1e-9)
     kept = find_imports(desk, held)
     keep_up(desk)
     assert not find_imports(desk, done)
+    assert not list(plans.glob(f"*{CHECKPOINT}"))
     assert list(plans.glob("*.xml")) == [stray], "its plan is gone, what nobody knows is not"
     assert find_imports(desk, held) == kept
     assert len(kept) == 1

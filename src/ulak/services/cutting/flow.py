@@ -23,6 +23,7 @@ from ulak.kit.threads import until_stopped
 from ulak.services.cutting import FLOW
 from ulak.services.cutting.codes import ConfigUnavailable, CuttingError, HoldCode, PermanentError
 from ulak.services.cutting.delivery import ASIDE, INBOX, NOTES, WITHDRAWN, Deliveries, PlanFile
+from ulak.services.cutting.optimise.model import CHECKPOINT
 from ulak.services.cutting.order import LARGEST_ORDER, Customers, parse_order, payload_hash
 from ulak.services.cutting.plans import (
     collect_plans,
@@ -279,10 +280,12 @@ class Stages:
             self.engine.note(job_id, NOTES[WITHDRAWN], actor=AFTERMATH, **facts)
 
     def _remove_files(self, job_id: str) -> None:
-        """Remove the import files and the plans of a job that has ended."""
-        folder = self.config.paths().import_folder
+        """Remove the import files, the plans and the checkpoints of a job that has ended."""
+        paths = self.config.paths()
         for each in self.records.read_batches(job_id):
-            for path in filter(None, (folder / each.import_file, each.plan_path)):
+            file = paths.import_folder / each.import_file
+            best = paths.export_folder / f"{file.stem}{CHECKPOINT}"
+            for path in filter(None, (file, best, each.plan_path)):
                 path.unlink(missing_ok=True)
         self.records.set_cleared(job_id)
 

@@ -25,6 +25,7 @@ from typing import Any, Final
 from ulak.kit.files import write_atomically
 from ulak.services.cutting.optimise.document import number_parts, read_plan, write_plan
 from ulak.services.cutting.optimise.model import (
+    CHECKPOINT,
     Order,
     Oversize,
     Plan,
@@ -80,7 +81,7 @@ def make_plan(path: Path, export: Path, settings: Mapping[str, Any]) -> tuple[by
     """Return the plan of an import file as XML, and its checkpoint. Raises `Unsolvable`."""
     order = read_import(path, settings)
     digest = find_digest(path.read_bytes(), settings)
-    checkpoint = Checkpoint(export / f"{path.stem}.best", order, digest)
+    checkpoint = Checkpoint(export / f"{path.stem}{CHECKPOINT}", order, digest)
     plan = solve(
         order, seconds=float(settings.get("seconds", 10)), seed=int(digest[:6], 16),
         iterations=settings.get("iterations"), on_better=checkpoint.keep, start=checkpoint.read(),

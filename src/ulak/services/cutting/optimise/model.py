@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 Pair = tuple[int, int]
 X: Final = 0
 Y: Final = 1
+CHECKPOINT: Final = ".best"
+"""How the file ends in which a run keeps the best plan so far."""
 ANY_STAGES: Final = 0
 """As many stages as the search likes; it uses three."""
 
