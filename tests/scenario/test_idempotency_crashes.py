@@ -6,9 +6,10 @@ database, that of a leased one a line of a file, to which the database cannot sa
 
 import os
 import signal
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -369,7 +370,8 @@ def test_an_old_owner_that_wakes_after_a_takeover_is_refused(shop: Shop) -> None
         while monotonic() < deadline:  # its renewals keep everybody out
             with pytest.raises(InProgress):
                 guard.begin(BRIEFLY)
-        os.kill(pid, signal.SIGSTOP)
+        with nobody_writing(shop.url):
+            os.kill(pid, signal.SIGSTOP)
         second = take_over(guard)
         assert second.attempt == 2
         second.settle(Answer(200, b"second"))
@@ -379,6 +381,18 @@ def test_an_old_owner_that_wakes_after_a_takeover_is_refused(shop: Shop) -> None
         assert owner.recv() == ClaimLost.code
     assert guard.begin(BRIEFLY) == Answer(200, b"second")
     store.close()
+
+
+@contextmanager
+def nobody_writing(url: str) -> Iterator[None]:
+    """Hold the lock of an SQLite file: who is stopped as it renews would keep it for ever."""
+    if not url.startswith("sqlite"):
+        yield
+        return
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=60)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        yield
+        holder.rollback()
 
 
 def take_over(guard: Guard) -> Execution:
