@@ -14,8 +14,9 @@ from typing import Any, Final
 import httpx
 
 from bench import postgres
-from bench.cutting.workshop import PHONE, Workshop, free_port, make_part
+from bench.cutting.workshop import PHONE, Workshop, make_part
 from bench.measure import Figure, scratch
+from bench.ports import reserve_port
 from bench.publishing.blog import processor_s, wait_until
 from ulak.auth import ADMIN, Directory
 from ulak.services.cutting.rules import DEFAULT_RULES
@@ -39,7 +40,7 @@ class Clerk:
     """A client of a workshop that serves orders over HTTP."""
 
     def __init__(self, shop: Workshop, *, name: str = "bench", **options: Any) -> None:
-        port = free_port()
+        port = reserve_port()
         command = ["cutting", "serve", "--port", str(port)]
         (self.server,) = shop.start(1, command=command, **options)
         key = Directory(shop.engine.store).create_key(name, roles=[ADMIN], actor="bench").text

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 from collections import Counter
@@ -284,14 +283,6 @@ def make_part(id: str, **changes: Any) -> dict[str, Any]:
         "id": id, "part_type": "GOVDE", "material_code": "MDF18", "length_cm": 72, "width_cm": 45,
         "thickness_mm": 18, "quantity": 2, "grain": 0, "color": "Beyaz", **changes,
     }  # fmt: skip
-
-
-def free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any, Final, Self
 import httpx
 
 import ulak
+from bench.ports import reserve_port
 from bench.publishing.doors import Door, Receiver, forward_to
 from bench.zygote import Zygote
 from ulak.auth import SERVICE, Directory
@@ -126,7 +126,7 @@ class Blog:
         self.stores = stores
         self.is_apart = bool(stores.posts)
         self.receiver = Receiver()
-        self._ports = {name: _free_port() for name in SERVERS}
+        self._ports = {name: reserve_port() for name in SERVERS}
         self.to_backend = Door(forward_to(self.address(BACKEND)))
         self.to_receiver = Door(self.receiver)
         self._parts: dict[str, Part] = {}
@@ -451,13 +451,6 @@ def processor_s(pid: int) -> float:
 
 def _for_part(option: Any, name: str) -> Any:
     return option.replace("PART", name) if isinstance(option, str) else option
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -161,13 +160,6 @@ def terminal(
             shell.wait(PATIENCE_S)
         finally:
             shell.kill()
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of this machine on which nothing listens."""
-    with ExitStack() as bound:
-        taken = [bound.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(each.getsockname()[1]) for each in taken]
 
 
 def until(holds: object, why: str) -> None:

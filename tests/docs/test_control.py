@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.ports import reserve_port
 from bench.zygote import Zygote
 from tests.docs.pages import DOCS, ROOT
-from tests.docs.terminal import Terminal, blocks, free_ports, section, terminal
+from tests.docs.terminal import Terminal, blocks, section, terminal
 from tests.unit.control.test_monitoring import specified
 from ulak.control.config import PREFIX, VARIABLES, AdaptiveControlConfig
 from ulak.control.scenario import Scenario
@@ -18,7 +19,7 @@ PAGE = DOCS / "services" / "control.md"
 
 @pytest.fixture
 def opened(tmp_path: Path, zygote: Zygote) -> Iterator[Terminal]:
-    (port,) = free_ports(1)
+    port = reserve_port()
     replaced = {"localhost:8000": f"127.0.0.1:{port}"}
     with terminal(tmp_path, zygote, replaced, ULAK_PORT=str(port)) as made:
         (tmp_path / "examples").symlink_to(ROOT / "examples")

@@ -9,9 +9,10 @@ from zipfile import ZipFile
 import httpx
 import pytest
 
+from bench.ports import reserve_port
 from bench.zygote import Zygote
 from tests.docs.pages import DOCS
-from tests.docs.terminal import Terminal, blocks, free_ports, section, terminal, until
+from tests.docs.terminal import Terminal, blocks, section, terminal, until
 from ulak.core.lifecycle import states_of
 from ulak.services.cutting import codes
 from ulak.services.cutting.flow import LIFECYCLE
@@ -23,7 +24,7 @@ HOLDS = DOCS / "operations" / "cutting-holds.md"
 
 @pytest.fixture
 def opened(tmp_path: Path, zygote: Zygote) -> Iterator[Terminal]:
-    main, bare = free_ports(2)
+    main, bare = reserve_port(), reserve_port()
     replaced = {"localhost:8090": f"127.0.0.1:{bare}"}
     ports = {"ULAK_PORT": str(main), "CUTTING_PORT": str(bare)}
     with terminal(tmp_path, zygote, replaced, **ports) as made:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.ports import reserve_port
 from bench.zygote import Zygote
 from tests.docs.pages import DOCS, blocks_of
-from tests.docs.terminal import STARTED, Terminal, blocks, free_ports, section, terminal, until
+from tests.docs.terminal import STARTED, Terminal, blocks, section, terminal, until
 from tests.services.publishing.parts import A_POST, A_USER, User
 from ulak.services.publishing import settings, statuses
 from ulak.services.publishing.keys import CALLS
@@ -61,7 +62,7 @@ class Blog:
 
 @pytest.fixture
 def blog(tmp_path: Path, zygote: Zygote) -> Iterator[Blog]:
-    ports = dict(zip(("backend", "users-api", "push-notificator"), free_ports(3), strict=True))
+    ports = {part: reserve_port() for part in ("backend", "users-api", "push-notificator")}
     replaced = {
         f"localhost:{usual}": f"127.0.0.1:{port}"
         for usual, port in zip((8000, 8001, 8002), ports.values(), strict=True)
@@ -178,7 +179,7 @@ def test_every_kind_of_trouble_is_found_and_cured_as_the_page_says(blog: Blog) -
 
     # With a good one, and where no backend is.
     opened.type(f"export INTERNAL_API_KEY={A_KEY}")
-    (nowhere,) = free_ports(1)
+    nowhere = reserve_port()
     worker = opened.start(
         f"BACKEND_URL=http://127.0.0.1:{nowhere} SAGA_MAX_RETRIES=50 {SAGA_WORKER}"
     )

@@ -15,7 +15,6 @@ import json
 import math
 import random
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from bench.ports import reserve_port
 from ulak.control.quantile import histogram_quantile
 from ulak.control.rate import HistogramSnapshot, increase, quantile_over, rate
 
@@ -297,9 +297,7 @@ def record(cases: Sequence[Case], folder: Path) -> list[str | None]:
         ],
         check=True, stdout=subprocess.DEVNULL,
     )  # fmt: skip
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = reserve_port()
     url = f"http://127.0.0.1:{port}"
     log = (folder / "log").open("w")
     with log, subprocess.Popen(

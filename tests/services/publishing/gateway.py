@@ -12,7 +12,8 @@ from pathlib import Path
 
 import httpx
 
-from tests.services.publishing.parts import PATIENCE_S, ROOT, free_port
+from bench.ports import reserve_port
+from tests.services.publishing.parts import PATIENCE_S, ROOT
 
 PATHS = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
@@ -21,7 +22,7 @@ PATHS = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 def nginx(folder: Path, servers: Mapping[str, str]) -> Iterator[str]:
     """Serve `nginx.conf`, with these addresses in the place of those that it names; return where.
     What nginx writes stays in the folder."""
-    port = free_port()
+    port = reserve_port()
     text = (ROOT / "nginx.conf").read_text()
     for name, address in {**servers, "listen 80;": f"listen 127.0.0.1:{port};"}.items():
         assert text.count(name) == 1, name

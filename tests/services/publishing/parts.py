@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,11 +33,6 @@ def until(holds: Callable[[], Any], what: Callable[[], str] = str) -> Any:
         assert time.monotonic() < deadline, what() or "it did not happen"
         time.sleep(0.05)
     return found
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 class Part:

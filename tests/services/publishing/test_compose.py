@@ -14,11 +14,11 @@ import pytest
 import typer
 import yaml
 
+from bench.ports import reserve_port
 from tests.services.publishing.gateway import nginx
 from tests.services.publishing.parts import (
     ROOT,
     Parts,
-    free_port,
     publish_one,
     pushes,
     until,
@@ -132,7 +132,7 @@ def test_the_units_of_systemd_run_the_parts():
 def test_the_set_up_of_the_file_publishes_a_post_through_the_gateway(tmp_path: Path, zygote):
     """Every command of the file as a plain process, behind a real nginx: first without a key, as
     after the first `up -d`, then with one of those that the script has made."""
-    ports = {name: free_port() for name in ("backend", "users-api", "push-notificator")}
+    ports = {name: reserve_port() for name in ("backend", "users-api", "push-notificator")}
     here = {
         f"http://{name}:{shlex.split(OURS[name]['command'])[-1]}": f"http://127.0.0.1:{port}"
         for name, port in ports.items()

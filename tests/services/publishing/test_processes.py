@@ -12,12 +12,12 @@ import httpx
 import pytest
 
 import ulak
+from bench.ports import reserve_port
 from tests.services.publishing.parts import (
     A_POST,
     PATIENCE_S,
     STARTED,
     Parts,
-    free_port,
     publish_one,
     pushes,
     until,
@@ -39,7 +39,7 @@ def lines_of_queues(said: str) -> list[str]:
 
 @pytest.mark.shows("S-2", "S-28", "S-46")
 def test_the_parts_publish_a_post_with_posts_users_and_queue_apart(tmp_path, postgres_url, zygote):
-    ports = {name: free_port() for name in ("backend", "users-api", "push-notificator")}
+    ports = {name: reserve_port() for name in ("backend", "users-api", "push-notificator")}
     at = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
     environ = {
         "ULAK_STORE": postgres_url, "DATABASE_URL": "sqlite:///posts.db",
@@ -76,7 +76,7 @@ def test_the_parts_publish_a_post_with_posts_users_and_queue_apart(tmp_path, pos
 def test_up_makes_keys_once_tells_where_the_backend_is_and_publishes(tmp_path, zygote):
     """By a child, which learns the address that the system has chosen from its parent; the posts
     are in a store of their own, which `ulak up` works on too."""
-    receiver = free_port()
+    receiver = reserve_port()
     push = f"http://127.0.0.1:{receiver}"
     environ = {"MODERATION_APPROVE_RATE": "1", "ULAK_SERVICE": "publishing"}
     with Parts(tmp_path, zygote, **environ) as parts:

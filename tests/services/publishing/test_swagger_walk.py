@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from bench.ports import reserve_port
 from bench.zygote import Zygote
-from tests.docs.terminal import Terminal, free_ports, terminal
+from tests.docs.terminal import Terminal, terminal
 from tests.services.publishing.parts import A_POST, A_READER, A_USER, PATIENCE_S, User, until
 from tests.web.browsing import Browsing, SwaggerUI, browsing
 
@@ -50,7 +51,7 @@ def document_in(text: str) -> Any:
 def parts(tmp_path: Path, zygote: Zygote) -> Iterator[tuple[Terminal, str, str]]:
     """The pages of backend and users-api. No worker runs yet, and nothing listens where the pushes
     go."""
-    backend, users, push = free_ports(3)
+    backend, users, push = (reserve_port() for _ in range(3))
     with terminal(
         tmp_path,
         zygote,
