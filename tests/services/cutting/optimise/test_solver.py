@@ -257,6 +257,35 @@ def test_many_equal_parts_are_cut_by_few_patterns() -> None:
     assert len(better.sheets) <= 1.1 * find_bound(read_problem(order))
 
 
+def test_a_plate_that_holds_parts_in_one_pose_only_is_cut_by_columns_too() -> None:
+    """The first pose of each does not fit on the narrow plate."""
+    narrow = Stock(Decimal(520), Decimal(2800))
+    parts = [make_part(300 + 20 * n, 900 + 30 * n, 40, id=f"P{n}") for n in range(5)]
+    both = plan(make_order(*parts, stock=(narrow, SHEET)), 20_000)
+    alone = plan(make_order(*parts, stock=(narrow,)), 20_000)
+    assert alone.algorithm != "greedy"
+
+    def cost(found: Plan) -> Decimal:
+        areas = (narrow.width * narrow.height, SHEET.width * SHEET.height)
+        return sum((areas[sheet.plate] for sheet in found.sheets), Decimal(0))
+
+    assert cost(both) <= cost(alone)
+
+
+@pytest.mark.parametrize("parts", [20, 4000])
+def test_the_bound_of_many_different_parts_is_found_at_once(parts: int) -> None:
+    draw = random.Random(1)  # noqa: S311 - a case that can be drawn again
+    order = make_order(
+        *(
+            make_part(draw.randint(50, 1500), draw.randint(50, 800), id=f"P{n}")
+            for n in range(parts)
+        )
+    )
+    began = os.times().user
+    assert find_bound(read_problem(order)) > parts // 40
+    assert os.times().user - began < 2
+
+
 @pytest.mark.shows("C-104")
 @pytest.mark.parametrize(
     ("change", "why"),

@@ -41,9 +41,8 @@ def cover(
     for pattern in patterns:
         program.add([pattern.counts[number] for number in demanded])
     pricers = [_Pricer(problem, plate, axis, demanded) for axis in problem.axes]
-    value = math.inf
     while not is_over():
-        value, duals = program.solve()
+        _, duals = program.solve()
         found = [pricer.price(duals) for pricer in pricers]
         better = [pattern for pattern in found if pattern is not None]
         if not better:
@@ -67,7 +66,7 @@ def _round(
             layout = _without_surplus(pattern.layout, left)
             if layout.strips:
                 layouts.append(layout)
-    # The large fractions are cut once more, as long as little of them is surplus.
+    # The large fractions are cut once more, where nothing of them is surplus.
     order = sorted(range(len(patterns)), key=lambda n: amounts[n] % 1, reverse=True)
     for n in order:
         pattern = patterns[n]
@@ -97,7 +96,7 @@ def _without_surplus(layout: Layout, left: list[int]) -> Layout:
 
 def _single(problem: Problem, plate: Plate, number: int) -> Pattern:
     """Return a pattern of one part alone."""
-    pose = problem.parts[number].poses[0]
+    pose = next(filter(plate.holds, problem.parts[number].poses))
     axis, kerf = problem.axes[0], problem.kerf
     across = (plate.usable[1 - axis] + kerf) // (pose.extents[1 - axis] + kerf)
     along = (plate.usable[axis] + kerf) // (pose.extents[axis] + kerf)
@@ -166,16 +165,15 @@ class _Pricer:
             columns, stacked = stack(
                 values, self._widths, self._heights, self._steps[1], self._problem.trimming
             )
-        levels, best = fill_strips(columns, self._widths, self._levels, self._steps[0])
-        value, chosen = fill_plate(best, levels, self._steps[1])
+        by_level = np.ascontiguousarray(columns.T)
+        filled = [knapsack(self._widths, by_level[n], self._steps[0]) for n in self._levels]
+        best = np.array([value for value, _ in filled])
+        value, chosen = knapsack(self._levels, best, self._steps[1])
         if value <= 1 + _LEAST_GAIN:
             return None
         strips = [
-            [
-                self._read_column(stacked, entry, level)
-                for entry in find_columns(columns, self._widths, level, self._steps[0])
-            ]
-            for level in chosen
+            [self._read_column(stacked, entry, self._levels[n]) for entry in filled[n][1]]
+            for n in chosen
         ]
         strips = [[column for column in strip if column] for strip in strips]
         layout = Layout(self._plate, self._axis, [strip for strip in strips if strip])
@@ -264,38 +262,20 @@ def stack_one(values, heights, steps, trimming):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def fill_strips(columns, widths, levels, steps):  # type: ignore[no-untyped-def]
-    """Return the depths of strips and the highest value of a strip of each."""
-    best = np.zeros(levels.shape[0])
-    room = np.zeros(steps + 1)
-    for place in range(levels.shape[0]):
-        level = levels[place]
-        for at in range(1, steps + 1):
-            room[at] = room[at - 1]
-            for entry in range(widths.shape[0]):
-                if widths[entry] > at:
-                    break
-                value = room[at - widths[entry]] + columns[entry, level]
-                if value > room[at]:
-                    room[at] = value
-        best[place] = room[steps]
-    return levels, best
-
-
-@compiled
-def find_columns(columns, widths, level, steps):  # type: ignore[no-untyped-def]
-    """Return the entries of the columns of the best strip of a depth."""
-    room = np.zeros(steps + 1)
+def knapsack(sizes, values, steps):  # type: ignore[no-untyped-def]
+    """Return the highest value of things that together are no larger than `steps`, and which they
+    are. `sizes` ascend; each thing can be taken as often as there is room."""
+    best = np.zeros(steps + 1)
     taken = np.full(steps + 1, -1, np.int64)
     for at in range(1, steps + 1):
-        room[at] = room[at - 1]
-        for entry in range(widths.shape[0]):
-            if widths[entry] > at:
+        best[at] = best[at - 1]
+        for thing in range(sizes.shape[0]):
+            if sizes[thing] > at:
                 break
-            value = room[at - widths[entry]] + columns[entry, level]
-            if value > room[at] + 1e-12:
-                room[at] = value
-                taken[at] = entry
+            value = best[at - sizes[thing]] + values[thing]
+            if value > best[at] + 1e-12:
+                best[at] = value
+                taken[at] = thing
     found = []
     at = steps
     while at > 0:
@@ -303,29 +283,5 @@ def find_columns(columns, widths, level, steps):  # type: ignore[no-untyped-def]
             at -= 1
         else:
             found.append(taken[at])
-            at -= widths[taken[at]]
-    return found
-
-
-@compiled
-def fill_plate(best, levels, steps):  # type: ignore[no-untyped-def]
-    """Return the highest value of a plate, and the depths of its strips."""
-    room = np.zeros(steps + 1)
-    taken = np.full(steps + 1, -1, np.int64)
-    for at in range(1, steps + 1):
-        room[at] = room[at - 1]
-        for place in range(levels.shape[0]):
-            if levels[place] <= at:
-                value = room[at - levels[place]] + best[place]
-                if value > room[at] + 1e-12:
-                    room[at] = value
-                    taken[at] = place
-    found = []
-    at = steps
-    while at > 0:
-        if taken[at] == -1:
-            at -= 1
-        else:
-            found.append(levels[taken[at]])
-            at -= levels[taken[at]]
-    return room[steps], found
+            at -= sizes[taken[at]]
+    return best[steps], found

@@ -28,6 +28,7 @@ from ulak.services.cutting.optimise.model import (
     count_cuts,
     count_stacked,
     find_cut_size,
+    is_reusable,
     to_units,
 )
 
@@ -116,12 +117,6 @@ def number_patterns(order: Order, plan: Plan) -> list[int]:
 def summarize(order: Order, plan: Plan) -> Report:
     """Return the figures of a plan."""
     return _summarize(order, plan, number_patterns(order, plan))
-
-
-def is_reusable(order: Order, piece: Piece) -> bool:
-    """Return whether a rest is at least as large as the order wants it, in either direction."""
-    smallest = sorted(to_units(side) for side in order.offcut)
-    return piece.is_rest and all(map(int.__ge__, sorted(piece.size), smallest))
 
 
 def write_plan(order: Order, plan: Plan) -> bytes:
@@ -213,7 +208,7 @@ def _summarize(order: Order, plan: Plan, patterns: Sequence[int]) -> Report:
                 own, length = count_cuts(piece)
                 cuts += own
                 cut_length += length
-            elif is_reusable(order, piece):
+            elif is_reusable(piece, order.least_rest):
                 rests.append((number, piece))
     counts = Counter(patterns)
     stack = count_stacked(order)
@@ -250,7 +245,7 @@ def _write_piece(parent: Xml.Element, piece: Piece, order: Order) -> None:
         for child in piece.children:
             _write_piece(element, child, order)
     else:
-        reusable = {"reusable": "1"} if is_reusable(order, piece) else {}
+        reusable = {"reusable": "1"} if is_reusable(piece, order.least_rest) else {}
         Xml.SubElement(parent, "Rest", {**box, **reusable})
 
 

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 
 from ulak.kit.texts import number_text
 from ulak.services.cutting.optimise.document import (
-    is_reusable,
     number_parts,
     number_patterns,
     read_plan,
@@ -30,6 +29,7 @@ from ulak.services.cutting.optimise.model import (
     X,
     Y,
     count_stacked,
+    is_reusable,
     to_units,
 )
 from ulak.services.cutting.optimise.reading import read_import
@@ -293,7 +293,7 @@ def _stroke(depth: int) -> float:
 def _draw_piece(canvas: _Canvas, order: Order, piece: Piece, plate: Pair) -> None:
     box = canvas.box(piece)
     if piece.part is None:
-        canvas.rectangle(box, "offcut" if is_reusable(order, piece) else "rest")
+        canvas.rectangle(box, "offcut" if is_reusable(piece, order.least_rest) else "rest")
         return
     canvas.rectangle(box, "part")
     if order.parts[piece.part].grain not in (1, 2):
@@ -316,7 +316,7 @@ def _name_piece(canvas: _Canvas, order: Order, piece: Piece) -> None:
     size = f"{_mm(piece.size[X])} x {_mm(piece.size[Y])}"
     if piece.part is not None:
         name = _clean(order.parts[piece.part].id)
-    elif is_reusable(order, piece):
+    elif is_reusable(piece, order.least_rest):
         name = "offcut"
     else:
         return

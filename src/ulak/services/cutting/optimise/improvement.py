@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from ulak.services.cutting.optimise.layout import Layout, Problem
 from ulak.services.cutting.optimise.model import Plate
+from ulak.services.cutting.optimise.packing import pack
 from ulak.services.cutting.optimise.search import COLD, HOT, Search
 
 if TYPE_CHECKING:
@@ -35,14 +36,13 @@ def warm_up(problem: Problem) -> None:
     search.take_away(0)
 
 
-class Offer(Protocol):
-    def __call__(self, layouts: Sequence[Layout], algorithm: str) -> bool: ...
-
-
 class Improvement:
     """Improves the layouts of one order until its time is over, or nothing can be better."""
 
-    def __init__(self, problem: Problem, clock: Clock, seed: int, offer: Offer, bound: int) -> None:
+    def __init__(
+        self, problem: Problem, clock: Clock, seed: int,
+        offer: Callable[[Sequence[Layout], str], None], bound: int,
+    ) -> None:  # fmt: skip
         self._problem, self._clock, self._seed, self._offer = problem, clock, seed, offer
         self._bound = bound
         self._random = random.Random(seed)  # noqa: S311 - drawn from a seed
@@ -89,8 +89,6 @@ class Improvement:
         self, counts: Sequence[int], plate: Plate, wanted: int, until: float
     ) -> list[Layout]:
         """Return layouts of what columns have left."""
-        from ulak.services.cutting.optimise.packing import pack
-
         if not any(counts):
             return []
         found = pack(counts, self._problem, plate)
@@ -141,7 +139,7 @@ class Improvement:
             found = self._search_window(chosen, self._best[chosen[0]].plate, WINDOW_ROUNDS)
             if found is not None:
                 kept = [each for n, each in enumerate(self._best) if n not in set(chosen)]
-                self._take([*kept, *found], "windows")
+                self._take([*kept, *found], "search")
 
     def _choose_window(self, first: int) -> list[int]:
         """Return sheets with a window of pieces: one, the emptiest ones, and others."""
@@ -180,70 +178,55 @@ class Improvement:
 
     def _try_plates(self, counts: Sequence[int]) -> None:
         """Use each endless plate alone, in turn, if it holds everything."""
-        from ulak.services.cutting.optimise.packing import pack
-
         able = [
             plate for plate in self._problem.plates
-            if plate.quantity is None and all(
-                not n or any(
-                    p.extents[0] <= plate.usable[0] and p.extents[1] <= plate.usable[1]
-                    for p in part.poses
-                )
-                for n, part in zip(counts, self._problem.parts, strict=True)
-            )
+            if plate.quantity is None and all(part.fits_on(plate) for part in self._problem.parts)
         ]  # fmt: skip
         for number, plate in enumerate(able):
             began = self._clock.share
             until = began + (0.7 - began) / (len(able) - number)
             found = pack(counts, self._problem, plate)
             kept, self._best = self._best, found
-            self._take(found, "one plate")
+            self._take(found, "greedy")
             if _are_many(counts):
                 self._use_columns(counts, plate, until)
             elif sum(counts) <= MOST_SEARCHED:
                 area = sum(each.area for each in found)
-                least = -(-area // (plate.usable[0] * plate.usable[1]))
+                least = -(-area // plate.area)
                 better = self._search(counts, plate, len(found) - 1, until, least)
                 if better is not None:
-                    self._take(better, "one plate")
+                    self._take(better, "search")
             if self._cost(kept) <= self._cost(self._best):
                 self._best = kept
 
     def _try_cheaper_plates(self) -> None:
         """Put the content of single sheets on cheaper plates, and of two on one."""
-        while self._clock.share < 1 - FOR_REST:
+        has_gained = True
+        while has_gained:
             order = sorted(range(len(self._best)), key=lambda n: self._best[n].area)
-            has_gained = False
-            for n in order:
-                if self._clock.share >= 1 - FOR_REST:
-                    return
-                others = [m for m in order if m != n][:3]
-                for chosen in ([n], *([n, m] for m in others)):
-                    if self._replace(chosen):
-                        has_gained = True
-                        break
-                if has_gained:
-                    break
-            if not has_gained:
-                return
+            has_gained = any(
+                self._clock.share < 1 - FOR_REST and self._replace({n, m})
+                for n in order for m in (n, *order[:3])
+            )  # fmt: skip
 
-    def _replace(self, chosen: Sequence[int]) -> bool:
+    def _replace(self, chosen: Iterable[int]) -> bool:
+        """Put the content of sheets on one cheaper plate; tell whether there is one."""
         cost = sum(self._best[n].plate.cost for n in chosen)
         area = sum(self._best[n].area for n in chosen)
         kept = [each for n, each in enumerate(self._best) if n not in chosen]
+        counts, parts = self._count(self._best[n] for n in chosen), self._problem.parts
         for plate in sorted(self._problem.plates, key=lambda plate: plate.cost):
             used = sum(each.plate is plate for each in kept)
             is_left = plate.quantity is None or used < plate.quantity
-            if plate.cost >= cost or area > plate.usable[0] * plate.usable[1] or not is_left:
+            if plate.cost >= cost or area > plate.area or not is_left:
                 continue
-            counts = self._count(self._best[n] for n in chosen)
+            if not all(part.fits_on(plate) for n, part in zip(counts, parts, strict=True) if n):
+                continue
             for axis in self._problem.axes:
                 search = Search(self._problem, counts, [plate], axis, self._next_seed())
-                if not search.can_hold:
-                    continue
                 search.fill()
                 if self._complete(search, WINDOW_ROUNDS // 4):
-                    self._take([*kept, *search.read_layouts()], "plates")
+                    self._take([*kept, *search.read_layouts()], "search")
                     return True
         return False
 
@@ -272,7 +255,7 @@ class Improvement:
             search.narrow(last, used - max(1, used // step))
             search.fill()
             if self._complete(search, WINDOW_ROUNDS // 4):
-                self._take([*kept, *search.read_layouts()], "rest")
+                self._take([*kept, *search.read_layouts()], "search")
             else:
                 search.restore(saved)
                 step *= 2

@@ -46,11 +46,30 @@ def draw(random, most):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def find_free(table):  # type: ignore[no-untyped-def]
-    for row in range(table.shape[0]):
-        if table[row, OUTER] == FREE:
-            return row
-    return NONE
+def begin(table, owners, owner, first):  # type: ignore[no-untyped-def]
+    """Return a row for an empty column or strip, the first one of its owner now."""
+    row = 0
+    while table[row, OUTER] != FREE:
+        row += 1
+    table[row, OUTER] = owner
+    table[row, ACROSS] = 0
+    table[row, ALONG] = 0
+    table[row, FIRST] = NONE
+    table[row, NEXT] = owners[owner, first]
+    owners[owner, first] = row
+    return row
+
+
+@compiled
+def unlink(row, table, following, owners, owner, first):  # type: ignore[no-untyped-def]
+    """Take a row out of the list of its owner."""
+    other = owners[owner, first]
+    if other == row:
+        owners[owner, first] = table[row, following]
+        return
+    while table[other, following] != row:
+        other = table[other, following]
+    table[other, following] = table[row, following]
 
 
 @compiled
@@ -58,33 +77,15 @@ def remove(piece, pieces, columns, strips, sheets, widths, heights):  # type: ig
     """Take a piece out of its column; what is empty then goes too."""
     column = pieces[piece, COLUMN]
     pieces[piece, COLUMN] = NONE
-    other = columns[column, FIRST]
-    if other == piece:
-        columns[column, FIRST] = pieces[piece, BESIDE]
-    else:
-        while pieces[other, BESIDE] != piece:
-            other = pieces[other, BESIDE]
-        pieces[other, BESIDE] = pieces[piece, BESIDE]
+    unlink(piece, pieces, BESIDE, columns, column, FIRST)
     strip = columns[column, OUTER]
     sheet = strips[strip, OUTER]
     before = strips[strip, ALONG]
     if columns[column, FIRST] == NONE:
-        other = strips[strip, FIRST]
-        if other == column:
-            strips[strip, FIRST] = columns[column, NEXT]
-        else:
-            while columns[other, NEXT] != column:
-                other = columns[other, NEXT]
-            columns[other, NEXT] = columns[column, NEXT]
+        unlink(column, columns, NEXT, strips, strip, FIRST)
         columns[column, OUTER] = FREE
         if strips[strip, FIRST] == NONE:
-            other = sheets[sheet, FIRST_STRIP]
-            if other == strip:
-                sheets[sheet, FIRST_STRIP] = strips[strip, NEXT]
-            else:
-                while strips[other, NEXT] != strip:
-                    other = strips[other, NEXT]
-                strips[other, NEXT] = strips[strip, NEXT]
+            unlink(strip, strips, NEXT, sheets, sheet, FIRST_STRIP)
             strips[strip, OUTER] = FREE
             sheets[sheet, USED] -= before
             return
@@ -188,20 +189,8 @@ def insert(  # type: ignore[no-untyped-def]
     if best_kind > 0:
         strip = best_place
         if best_kind == 2:
-            strip = find_free(strips)
-            strips[strip, OUTER] = best_place
-            strips[strip, ACROSS] = 0
-            strips[strip, ALONG] = 0
-            strips[strip, FIRST] = NONE
-            strips[strip, NEXT] = sheets[best_place, FIRST_STRIP]
-            sheets[best_place, FIRST_STRIP] = strip
-        column = find_free(columns)
-        columns[column, OUTER] = strip
-        columns[column, ACROSS] = 0
-        columns[column, ALONG] = 0
-        columns[column, FIRST] = NONE
-        columns[column, NEXT] = strips[strip, FIRST]
-        strips[strip, FIRST] = column
+            strip = begin(strips, sheets, best_place, FIRST_STRIP)
+        column = begin(columns, strips, strip, FIRST)
     put(piece, best_pose, column, pieces, columns, strips, sheets, width, height)
     return True
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import isqrt
 from typing import Final, NamedTuple
 
 from ulak.services.cutting.optimise.model import (
@@ -26,11 +27,14 @@ from ulak.services.cutting.optimise.model import (
     Y,
     count_stacked,
     find_cut_size,
+    is_reusable,
     to_units,
 )
 
 MOST_PIECES: Final = 100_000
 """Of one order; its plan has 15 MB then."""
+_GROWN: Final = 200_000
+"""Sizes that are looked at for a bound."""
 
 
 class Placed(NamedTuple):
@@ -101,10 +105,9 @@ def read_problem(order: Order) -> Problem:
     if too_large:
         raise Oversize(f"larger than a sheet: {', '.join(dict.fromkeys(too_large))}")
     axes = {"x": (X,), "y": (Y,), "": (Y, X)}[order.first_cut]
-    least = to_units(order.offcut[0]), to_units(order.offcut[1])
     return Problem(
-        parts, plates, to_units(order.kerf), order.stages == 2, order.trimming, axes, least,
-        count_stacked(order),
+        parts, plates, to_units(order.kerf), order.stages == 2, order.trimming, axes,
+        order.least_rest, count_stacked(order),
     )  # fmt: skip
 
 
@@ -133,12 +136,8 @@ def _read_part(number: int, part: OrderPart, order: Order, plates: Sequence[Plat
         poses = poses[:1] if stands == {True} else poses[1:]
     elif length == width:
         poses = poses[1:]
-    fitting = [pose for pose in poses if any(_fits(pose.extents, plate) for plate in plates)]
+    fitting = [pose for pose in poses if any(plate.holds(pose) for plate in plates)]
     return Part(number, part.quantity, tuple(fitting))
-
-
-def _fits(extents: Pair, plate: Plate) -> bool:
-    return extents[X] <= plate.usable[X] and extents[Y] <= plate.usable[Y]
 
 
 def build_sheets(layouts: Iterable[Layout], problem: Problem) -> tuple[Sheet, ...]:
@@ -152,13 +151,8 @@ def find_best_rest(sheet: Sheet, least: Pair) -> int:
     """Return the area of the largest rest that is worth keeping; 0: there is none."""
     return max(
         (piece.size[X] * piece.size[Y] for piece in sheet.root.walk()
-         if piece.is_rest and is_reusable(piece.size, least)), default=0,
+         if is_reusable(piece, least)), default=0,
     )  # fmt: skip
-
-
-def is_reusable(size: Pair, least: Pair) -> bool:
-    """Tell whether a rest is worth keeping, in either orientation."""
-    return max(size) >= max(least) and min(size) >= min(least)
 
 
 def _build(layout: Layout, kerf: int) -> Sheet:
@@ -242,8 +236,10 @@ def find_bound(problem: Problem) -> int:
         for part in problem.parts
     ]
     best = -(-_total_area(problem) // (width * height))
-    wide = _sample({w for _, own in poses for w, _ in own if 2 * w <= width})
-    high = _sample({h for _, own in poses for _, h in own if 2 * h <= height})
+    # Fewer are tried where there are many parts: it comes before the first plan.
+    most = min(24, max(1, isqrt(_GROWN // len(poses))))
+    wide = _sample({w for _, own in poses for w, _ in own if 2 * w <= width}, most)
+    high = _sample({h for _, own in poses for _, h in own if 2 * h <= height}, most)
     for least_w in (0, *wide):
         for least_h in (0, *high):
             total = sum(
@@ -262,8 +258,7 @@ def _grow(size: int, full: int, least: int) -> int:
     return 0 if size < least else size
 
 
-def _sample(sizes: set[int]) -> list[int]:
-    most = 24
+def _sample(sizes: set[int], most: int) -> list[int]:
     ordered = sorted(sizes)
     step = max(1, -(-len(ordered) // most))
     return ordered[::step]

@@ -6,7 +6,7 @@ A pair is an extent or a place along x and along y, from the lower left corner o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Final, NamedTuple
 
@@ -15,8 +15,6 @@ X: Final = 0
 Y: Final = 1
 CHECKPOINT: Final = ".best"
 """How the file ends in which a run keeps the best plan so far."""
-ANY_STAGES: Final = 0
-"""As many stages as the search likes; it uses three."""
 
 
 class Unsolvable(Exception):
@@ -64,7 +62,7 @@ class Order:
     trimmed_sides: frozenset[str] = frozenset({"left", "right", "bottom", "top"})
     kerf: Decimal = Decimal("3.2")
     stages: int = 3
-    """2, 3, or `ANY_STAGES`."""
+    """2 or 3; 0: as many as the search likes, which uses three."""
     first_cut: str = ""
     """`x` divides a plate along x first, by vertical cuts; `y` by horizontal ones; "" is free."""
     trimming: bool = True
@@ -80,6 +78,11 @@ class Order:
     offcut: tuple[Decimal, Decimal] = (Decimal(300), Decimal(100))
     """A rest is reusable from these sizes on."""
 
+    @property
+    def least_rest(self) -> Pair:
+        """`offcut` in units."""
+        return to_units(self.offcut[0]), to_units(self.offcut[1])
+
 
 class Pose(NamedTuple):
     """An orientation that a part may have, with its extents as they are cut."""
@@ -87,14 +90,6 @@ class Pose(NamedTuple):
     extents: Pair
     is_upright: bool
     """The length of the part lies along the height of the plate."""
-
-
-class Part(NamedTuple):
-    """Equal parts as they are cut; `number` is their place in the order."""
-
-    number: int
-    quantity: int
-    poses: tuple[Pose, ...]
 
 
 class Plate(NamedTuple):
@@ -107,6 +102,25 @@ class Plate(NamedTuple):
     usable: Pair
     quantity: int | None
     cost: int
+
+    @property
+    def area(self) -> int:
+        """What is usable of it."""
+        return self.usable[X] * self.usable[Y]
+
+    def holds(self, pose: Pose) -> bool:
+        return pose.extents[X] <= self.usable[X] and pose.extents[Y] <= self.usable[Y]
+
+
+class Part(NamedTuple):
+    """Equal parts as they are cut; `number` is their place in the order."""
+
+    number: int
+    quantity: int
+    poses: tuple[Pose, ...]
+
+    def fits_on(self, plate: Plate) -> bool:
+        return any(map(plate.holds, self.poses))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +167,6 @@ class Plan:
     bound: int = 0
     """No plan needs fewer sheets."""
     seconds: float = 0.0
-    is_optimal: bool = False
-    notes: tuple[str, ...] = field(default=())
 
 
 def to_units(millimetres: Decimal) -> int:
@@ -170,6 +182,11 @@ def find_cut_size(part: OrderPart, order: Order) -> Pair:
         bands = [band - order.milling if band else Decimal(0) for band in part.bands]
         length, width = length - sum(bands[2:]), width - sum(bands[:2])
     return to_units(length), to_units(width)
+
+
+def is_reusable(piece: Piece, least: Pair) -> bool:
+    """Tell whether a piece is a rest that is worth keeping, in either orientation."""
+    return piece.is_rest and max(piece.size) >= max(least) and min(piece.size) >= min(least)
 
 
 def count_stacked(order: Order) -> int:

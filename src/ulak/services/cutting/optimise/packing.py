@@ -65,8 +65,8 @@ def _pack_one_way(
     sized: list[tuple[tuple[int, int], Part, list[Pose]]] = []
     for part in problem.parts:
         if counts[part.number]:
-            poses = [Pose((x + kerf, y + kerf), up) for (x, y), up in part.poses]
-            poses = [p for p in poses if p.extents[0] <= full[0] and p.extents[1] <= full[1]]
+            fitting = filter(plate.holds, part.poses)
+            poses = [Pose((x + kerf, y + kerf), up) for (x, y), up in fitting]
             poses.sort(key=lambda pose: pose.extents[axis], reverse=high_strips)
             first = poses[0].extents
             size = (first[0] * first[1] if by_area else first[axis]), first[across]

@@ -54,15 +54,6 @@ class Search:
         """Whether every piece has a place."""
         return bool((self._pieces[:, kernel.COLUMN] != kernel.NONE).all())
 
-    @property
-    def can_hold(self) -> bool:
-        """Whether each piece fits on some plate, in one of its poses."""
-        return all(
-            any((w <= self._full[:, 0]).any() and (h <= self._full[:, 1]).any()
-                for w, h in zip(widths[:n], heights[:n], strict=True))
-            for widths, heights, n in zip(self._widths, self._heights, self._poses, strict=True)
-        )  # fmt: skip
-
     def fill(self) -> None:
         """Give a place to every piece that has none, the largest first."""
         for piece in np.argsort(-self._areas, kind="stable"):
@@ -140,19 +131,13 @@ class Search:
         rows: dict[int, list[int]] = {}
         for row, part in enumerate(self._parts):
             rows.setdefault(part.number, []).append(row)
-        columns = strips = 0
         for sheet, layout in enumerate(layouts):
-            for strip in layout.strips:
-                self._strips[strips] = (sheet, 0, 0, kernel.NONE, self._sheets[sheet, 1])
-                self._sheets[sheet, kernel.FIRST_STRIP] = strips
-                for column in strip:
-                    head = self._strips[strips, kernel.FIRST]
-                    self._columns[columns] = (strips, 0, 0, kernel.NONE, head)
-                    self._strips[strips, kernel.FIRST] = columns
-                    for placed in column:
-                        self._put(rows[placed.part].pop(), placed, columns)
-                    columns += 1
-                strips += 1
+            for columns in layout.strips:
+                strip = kernel.begin(self._strips, self._sheets, sheet, kernel.FIRST_STRIP)
+                for pieces in columns:
+                    column = kernel.begin(self._columns, self._strips, strip, kernel.FIRST)
+                    for placed in pieces:
+                        self._put(rows[placed.part].pop(), placed, column)
 
     def _put(self, row: int, placed: Placed, column: int) -> None:
         pose = self._parts[row].poses.index(placed.pose)

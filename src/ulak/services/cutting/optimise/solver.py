@@ -71,11 +71,12 @@ def solve(
     clock = Clock(seconds, iterations if seconds > 0 else 0)
     run = _Run(problem, clock, seed, on_better)
     counts = [part.quantity for part in problem.parts]
-    run.offer(pack_stock(counts, problem), "greedy")
+    layouts = pack_stock(counts, problem)
+    run.offer(layouts, "greedy")
     if start is not None:
         run.keep(start)
-    if not run.is_done:
-        run.improve(counts)
+    if not clock.is_over:
+        run.improve(counts, layouts)
     return run.plan
 
 
@@ -83,14 +84,8 @@ def pack_stock(counts: Sequence[int], problem: Problem) -> list[Layout]:
     """Return a greedy layout of everything: the counted plates that are cheaper than the others
     first. Raises `Unsolvable`: there are too few plates."""
     left, layouts = list(counts), list[Layout]()
-    plates = sorted(problem.plates, key=_dearness)
-    endless = [plate for plate in plates if plate.quantity is None]
-    for plate in plates:
-        if not any(left):
-            break
-        if plate.quantity is None and plate is not endless[0] and not _needs(left, problem, plate):
-            continue
-        own = [n * _fits(problem, number, plate) for number, n in enumerate(left)]
+    for plate in sorted(problem.plates, key=_dearness):
+        own = [n * part.fits_on(plate) for n, part in zip(left, problem.parts, strict=True)]
         if not any(own):
             continue
         found = pack(own, problem, plate)
@@ -107,18 +102,7 @@ def pack_stock(counts: Sequence[int], problem: Problem) -> list[Layout]:
 
 
 def _dearness(plate: Plate) -> tuple[bool, float]:
-    return plate.quantity is None, plate.cost / (plate.usable[0] * plate.usable[1])
-
-
-def _fits(problem: Problem, number: int, plate: Plate) -> bool:
-    return any(
-        pose.extents[0] <= plate.usable[0] and pose.extents[1] <= plate.usable[1]
-        for pose in problem.parts[number].poses
-    )
-
-
-def _needs(left: Sequence[int], problem: Problem, plate: Plate) -> bool:
-    return any(n and _fits(problem, number, plate) for number, n in enumerate(left))
+    return plate.quantity is None, plate.cost / plate.area
 
 
 class _Run:
@@ -130,38 +114,23 @@ class _Run:
         self._problem, self._clock, self._seed = problem, clock, seed
         self._on_better = on_better
         self.bound = find_bound(problem)
-        self.layouts: list[Layout] = []
         self.plan = Plan((), bound=self.bound)
 
-    @property
-    def is_done(self) -> bool:
-        return self._clock.is_over
+    def offer(self, layouts: Sequence[Layout], algorithm: str) -> None:
+        """Keep layouts of everything if they are better."""
+        self.keep(Plan(build_sheets(layouts, self._problem), algorithm))
 
-    def offer(self, layouts: Sequence[Layout], algorithm: str) -> bool:
-        """Keep layouts of everything if they are better; tell whether they are."""
-        layouts = [layout for layout in layouts if layout.strips]
-        sheets = build_sheets(layouts, self._problem)
-        if not self.keep(Plan(sheets, algorithm)):
-            return False
-        self.layouts = layouts
-        return True
-
-    def keep(self, plan: Plan) -> bool:
-        """Keep a plan if it is better; tell whether it is."""
-        if self.plan.sheets and rank(plan.sheets, self._problem) >= rank(
-            self.plan.sheets, self._problem
-        ):
-            return False
-        is_optimal = len(self._problem.plates) == 1 and len(plan.sheets) == self.bound
-        self.plan = replace(
-            plan, bound=self.bound, seconds=round(self._clock.seconds, 2), is_optimal=is_optimal
-        )
+    def keep(self, plan: Plan) -> None:
+        """Keep a plan if it is better."""
+        new, old = rank(plan.sheets, self._problem), rank(self.plan.sheets, self._problem)
+        if self.plan.sheets and new >= old:
+            return
+        self.plan = replace(plan, bound=self.bound, seconds=round(self._clock.seconds, 2))
         if self._on_better is not None:
             self._on_better(self.plan)
-        return True
 
-    def improve(self, counts: Sequence[int]) -> None:
-        """Use the rest of the time."""
+    def improve(self, counts: Sequence[int], start: Sequence[Layout]) -> None:
+        """Use the rest of the time, from layouts of everything on."""
         # Not before: to import them takes longer than the greedy start.
         try:
             from ulak.services.cutting.optimise.improvement import Improvement, warm_up
@@ -176,7 +145,7 @@ class _Run:
             return
         self._clock.begin()
         Improvement(self._problem, self._clock, self._seed, self.offer, self.bound).run(
-            counts, self.layouts
+            counts, start
         )
 
 
@@ -187,5 +156,5 @@ def rank(sheets: Sequence[Sheet], problem: Problem) -> tuple[int, ...]:
     cost = sum(problem.plates[sheet.plate].cost for sheet in sheets)
     cycles = sum(-(-n // problem.stack) for n in patterns.values())
     length = sum(count_cuts(piece)[1] for sheet in sheets for piece in sheet.root.walk())
-    rest = find_best_rest(sheets[-1], problem.offcut)
+    rest = find_best_rest(sheets[-1], problem.offcut) if sheets else 0
     return cost, len(sheets), -rest, len(patterns), cycles, length
