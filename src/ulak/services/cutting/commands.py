@@ -167,6 +167,12 @@ def optimise(
 
     _refuse_one_stage(stages)
     sizes = {"kerf": kerf, "trim": trim}
+    # Not after the search: its time would be lost.
+    for path in filter(None, (output, report)):
+        if not path.parent.is_dir():
+            raise BadInput(f"there is no folder {path.parent} for {path.name}; make it first")
+    if svg is not None:
+        svg.mkdir(parents=True, exist_ok=True)
     changes: dict[str, Any] = {name: exact(mm) for name, mm in sizes.items() if mm is not None}
     found = _read_rules(rules)
     body = _read_order(order, part_type=part_type, material_code=material, band=band)
@@ -195,7 +201,6 @@ def optimise(
         path = output.with_name(f"{name}{output.suffix}")
         write_atomically(path, data)
         if svg is not None:
-            svg.mkdir(parents=True, exist_ok=True)
             for pattern in drawing.list_patterns(each, plan):
                 picture = drawing.draw_sheet(each, pattern, title=mark)
                 write_atomically(svg / f"{name}_{pattern.number}.svg", picture.encode())
@@ -310,9 +315,9 @@ def _progress(title: str, seconds: float) -> Iterator[Callable[[Plan], None]]:
     began = time.monotonic()
 
     def describe(plan: Plan) -> str:
-        sheets = len(plan.sheets)
-        gap = f", at most {sheets - plan.bound} too many" if plan.bound else ""
-        return f"{title}: {some(sheets, 'sheet')}{gap}"
+        above = len(plan.sheets) - plan.bound
+        gap = f"{above} above the bound" if above else "and no plan needs fewer"
+        return f"{title}: {some(len(plan.sheets), 'sheet')}, {gap}"
 
     def tell(plan: Plan) -> None:
         passed_s = time.monotonic() - began

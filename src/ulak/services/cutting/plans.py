@@ -38,6 +38,7 @@ SOLUTION: Final = (
 _LONGEST_VALUE = 200
 # How long a file that is no plan may go on changing before nobody waits for it any more. A guess.
 _PATIENCE_S = 60.0
+_FORMER_VERSION, _HEAD = b'<Plan version="1"', 200
 _OPTIMISER: Final = "ulak.services.cutting.optimise"
 
 
@@ -194,11 +195,12 @@ def verify_plan(path: Path, file: Path, settings: Mapping[str, Any]) -> None:
     from ulak.services.cutting.optimise.verify import find_faults
 
     try:
-        faults = find_faults(read_import(file, settings), path.read_bytes())
+        data = path.read_bytes()
+        faults = find_faults(read_import(file, settings), data)
     except (OSError, Unsolvable) as error:
         why = f"{file.name} or its plan cannot be read: {error}"
         raise CuttingError("E_OPTI_XML_TIMEOUT", why) from error
-    if faults and "version is '1'" in faults[0]:
+    if faults and _FORMER_VERSION in data[:_HEAD]:
         why = f"{path.name} was made by an earlier release; retry the job"
         raise CuttingError("E_OPTI_RUNNER_FAILED", why)
     if faults:

@@ -72,7 +72,7 @@ def test_the_plan_of_an_order_is_written_and_drawn(
     (line,) = json.loads(said.out)["batches"]
     assert (line["batch"], line["plan"]) == ("GOVDE_BEYAZ_18mm", "plan.xml")
     assert (line["sheets"], line["bound"], line["gap_percent"]) == (4, 1, 300.0)
-    assert "GOVDE_BEYAZ_18mm: 4 sheets, at most 3 too many, after 0.0 s" in said.err
+    assert "GOVDE_BEYAZ_18mm: 4 sheets, 3 above the bound, after 0.0 s" in said.err
     assert len(read_plan(Path("plan.xml").read_bytes()).plan.sheets) == 4
     drawings = sorted(path.name for path in Path("drawings").iterdir())
     assert drawings == [f"plan_{n}.svg" for n in range(1, line["patterns"] + 1)]
@@ -146,6 +146,7 @@ def test_a_spreadsheet_is_an_order(run: Run, solver: Solver) -> None:
         ({"parts": [make_part()]}, ["--stages", "1"], "--stages cannot be 1"),
         ({"parts": [make_part()]}, ["--rules", "order.json"], "Extra inputs are not permitted"),
         ({"parts": [make_part()]}, ["--rules", "no.json"], "no.json"),
+        ({"parts": [make_part()]}, ["--report", "no/page.html"], "there is no folder no for page"),
     ],
 )
 def test_what_cannot_be_cut_is_said_in_one_line(
@@ -182,7 +183,7 @@ def test_on_a_terminal_there_is_a_bar(
     write_order(make_part(quantity=40))
     monkeypatch.setattr(sys, "stderr", shown := Terminal())
     assert run("optimise", "order.json", "-o", "plan.xml") == 0
-    assert "GOVDE_BEYAZ_18mm: 4 sheets, at most 3 too many" in shown.getvalue()
+    assert "GOVDE_BEYAZ_18mm: 4 sheets, 3 above the bound" in shown.getvalue()
     assert "after" not in shown.getvalue()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bench.cutting.plans import draw_workshop_order
 from ulak.services.cutting.optimise.document import summarize, write_plan
 from ulak.services.cutting.optimise.layout import (
     Layout,
@@ -252,7 +253,7 @@ def test_many_equal_parts_are_cut_by_few_patterns() -> None:
     parts = [make_part(700 + 90 * n, 300 + 37 * n, 40, grain=1, id=f"P{n}") for n in range(8)]
     order = make_order(*parts, stages=3)
     greedy, better = plan(order), plan(order, 20_000)
-    assert better.algorithm in ("columns", "windows", "rest")
+    assert better.algorithm in ("columns", "search")
     assert len(better.sheets) < len(greedy.sheets)
     assert len(better.sheets) <= 1.1 * find_bound(read_problem(order))
 
@@ -284,6 +285,20 @@ def test_the_bound_of_many_different_parts_is_found_at_once(parts: int) -> None:
     began = os.times().user
     assert find_bound(read_problem(order)) > parts // 40
     assert os.times().user - began < 2
+
+
+@pytest.mark.shows("C-103")
+def test_orders_of_a_workshop_are_cut_near_their_bound() -> None:
+    """Some of the forty that `bench` measures."""
+    above = []
+    for number in (8, 10, 12, 13):
+        order = draw_workshop_order(number)
+        greedy, better = plan(order), plan(order, 5_000)
+        assert len(better.sheets) <= len(greedy.sheets)
+        assert better.bound >= 5
+        above.append([len(found.sheets) / better.bound - 1 for found in (greedy, better)])
+    by_greedy, by_search = (sum(each) / len(above) for each in zip(*above, strict=True))
+    assert by_search <= 0.06 < by_greedy
 
 
 @pytest.mark.shows("C-104")
