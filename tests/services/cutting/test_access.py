@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -99,4 +100,8 @@ def test_a_token_is_good_for_a_day_and_a_disabled_user_gets_none(
     assert timedelta(hours=23, minutes=59) < lasts <= timedelta(hours=24)
     identity.disable_user(VIEWER, actor="a test")
     sent = {"name": VIEWER, "password": A_PASSWORD}
-    assert desk.send("POST", "/auth/login", sent, who="", prefix="").status_code == 401
+    told = desk.send("POST", "/auth/login", sent, who="", prefix="")
+    if told.status_code == 429:  # another test was wrong a moment ago, from the same address
+        time.sleep(float(told.headers["Retry-After"]))
+        told = desk.send("POST", "/auth/login", sent, who="", prefix="")
+    assert told.status_code == 401

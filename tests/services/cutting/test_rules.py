@@ -54,8 +54,8 @@ def test_the_rules_that_are_shipped_are_those_of_the_specification(config):
         "grainAxis": "long", "deductBands": True, "millingAllowance_mm": 0, "optSeconds": 10,
         "cutStages": 3, "firstCut": "", "trimmingCut": True,
         "maxStackHeight_mm": 0, "offcutMinimum": {"length_mm": 300, "width_mm": 100},
-        "autoContinueC": False, "optimiserSlots": {}, "autoRetry": False, "language": "en",
-        "keepFilesDays": 30, "stableSeconds": 2, "pollSeconds": 1,
+        "offcutStore": False, "autoContinueC": False, "optimiserSlots": {}, "autoRetry": False,
+        "language": "en", "keepFilesDays": 30, "stableSeconds": 2, "pollSeconds": 1,
         "rateLimits": {"readsPerMinute": 600, "writesPerMinute": 120},
         "prices": {"perSheet": 500, "perMetre": 15, "vatPercent": 20},
     }  # fmt: skip

@@ -41,6 +41,7 @@ from ulak.kit.texts import exact
 from ulak.services.cutting.codes import HoldCode
 from ulak.services.cutting.flow import QUEUE
 from ulak.services.cutting.intake import read_order_sheet
+from ulak.services.cutting.offcuts import Offcut
 from ulak.services.cutting.order import parse_order
 from ulak.services.cutting.routes import BARE
 from ulak.services.cutting.rules import DEFAULT_RULES, Rules
@@ -127,6 +128,26 @@ def intake(
         print_json({"job": job, "deduplicated": not created})
     else:
         print(f"job {job['id']} {'will be cut' if created else 'is this order already'}")
+
+
+@group.command()
+def offcuts(
+    remove: Annotated[
+        int | None, typer.Option(help="Take this one out: somebody has used it.")
+    ] = None,
+    app: AppOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the store of offcuts, by mm on the plate that each was cut from."""
+    with opened_service("cutting", app) as cutting:
+        if remove is not None:
+            cutting.offcuts.remove(remove)
+        found = [each._asdict() for each in cutting.offcuts.list_there()]
+    if as_json:
+        print_json({"offcuts": found})
+    else:
+        heads = [name.replace("_", " ") for name in Offcut._fields]
+        print_table(heads, ([_text(value) for value in row.values()] for row in found))
 
 
 SecondsOption = Annotated[float, typer.Option(min=0.01, max=3600, help="For each plan.")]

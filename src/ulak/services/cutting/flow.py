@@ -23,6 +23,8 @@ from ulak.kit.threads import until_stopped
 from ulak.services.cutting import FLOW
 from ulak.services.cutting.codes import ConfigUnavailable, CuttingError, HoldCode, PermanentError
 from ulak.services.cutting.delivery import ASIDE, INBOX, NOTES, WITHDRAWN, Deliveries, PlanFile
+from ulak.services.cutting.optimise.document import BadPlan, StoredPlan
+from ulak.services.cutting.optimise.document import read_plan as read_stored
 from ulak.services.cutting.optimise.model import CHECKPOINT
 from ulak.services.cutting.order import LARGEST_ORDER, Customers, parse_order, payload_hash
 from ulak.services.cutting.plans import (
@@ -34,7 +36,7 @@ from ulak.services.cutting.plans import (
 )
 from ulak.services.cutting.records import Records
 from ulak.services.cutting.rules import DEFAULT_RULES, Config, Rules
-from ulak.services.cutting.transform import import_note
+from ulak.services.cutting.transform import Batch, import_note
 from ulak.services.cutting.transform import prepare as make_batches
 from ulak.services.cutting.workbook import Written, check_template, write_import
 
@@ -111,7 +113,7 @@ class Stages:
         optimise.before(self.may_optimise)
         flow.stage("OPTI_DONE")(lambda run: self.check(run, run.result(optimise)))
         flow.stage("XML_READY", timeout=LONGEST)(self.deliver)
-        flow.stage("DELIVERED")(lambda run: None)  # the saw has acknowledged every plan
+        flow.stage("DELIVERED")(self.settle)  # the saw has acknowledged every plan
         for each in (aftermath, upkeep, flow):
             self.engine.add(each)
         self.engine.schedules.add(UPKEEP, upkeep, {}, every=EVERY)
@@ -252,6 +254,22 @@ class Stages:
                 return _hold(run, error)
         return None
 
+    def settle(self, run: Run[Any]) -> None:
+        """Note which offcuts were used, and keep the rests of the plans, if the order has a share
+        in the store."""
+        with patience():
+            order = self.records.get_order(run.job_id)
+            plans: dict[Batch, StoredPlan | None] = {}
+            if "offcuts" not in order.settings:
+                return
+            for each in self.records.read_batches(run.job_id):
+                try:
+                    plans[each.batch] = read_stored((each.plan_path or Path()).read_bytes())
+                except (OSError, BadPlan) as error:  # it is cut: the order is done all the same
+                    plans[each.batch] = None
+                    run.note("cutting.offcuts-lost", mark=each.mark, reason=str(error))
+            self.records.offcuts.settle(run.job_id, plans, order.settings)
+
     async def _find_deadline(self, run: Run[Any], minutes: float) -> datetime:
         """Return when a job's state has lasted for so long: a restart changes nothing of it."""
         job = await self.engine.aio.get(run.job_id)
@@ -280,7 +298,9 @@ class Stages:
             self.engine.note(job_id, NOTES[WITHDRAWN], actor=AFTERMATH, **facts)
 
     def _remove_files(self, job_id: str) -> None:
-        """Remove the import files, the plans and the checkpoints of a job that has ended."""
+        """Remove the import files, the plans and the checkpoints of a job that has ended; free the
+        offcuts that it was promised."""
+        self.records.offcuts.let_go(job_id)
         paths = self.config.paths()
         for each in self.records.read_batches(job_id):
             file = paths.import_folder / each.import_file

@@ -236,6 +236,7 @@ class Cutting:
         self.breaker = CircuitBreaker(self.tables, "cutting_breakers", "optimiser")
         self.deliveries = Deliveries(engine, self.tables)
         stages = Stages(engine, self.config, records, self.deliveries, self.breaker, self.customers)
+        self.offcuts = records.offcuts
         self.jobs = Jobs(engine, stages.declare(), self.tables, self.config, records)
 
     def start(self, address: str | None = None) -> Mapping[str, str]:

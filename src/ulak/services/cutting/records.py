@@ -12,6 +12,7 @@ from typing import Any
 
 from ulak.kit.clock import Instant
 from ulak.kit.files import sha256_of
+from ulak.services.cutting.offcuts import Offcuts
 from ulak.services.cutting.plans import Plan, make_settings
 from ulak.services.cutting.rules import Rules
 from ulak.services.cutting.transform import Batch, Prepared, read_batch, rows_json
@@ -84,7 +85,7 @@ class Records:
     """Reads and writes those rows. Each write is a transaction, and may be repeated."""
 
     def __init__(self, tables: Tables) -> None:
-        self._tables = tables
+        self._tables, self.offcuts = tables, Offcuts(tables)
 
     def find_order(self, job_id: str) -> StoredOrder | None:
         """Return what PREPARED found, or None if it was not so far."""
@@ -117,13 +118,21 @@ class Records:
         return {}
 
     def add(self, job_id: str, found: Prepared, payload: Mapping[str, Any], rules: Rules) -> None:
-        """Store what PREPARED found; what is there already stays."""
-        settings, revision = json.dumps(make_settings(payload, rules)), payload.get("revision")
-        facts = (rules.version, settings, found.backing_edge_reset_count, self._tables.now)
+        """Store what PREPARED found, and promise offcuts if the rules say so; what is there already
+        stays."""
+        settings, revision = make_settings(payload, rules), payload.get("revision")
+        files = {each.n: import_name(job_id, each.mark, revision) for each in found.batches}
         with self._tables.writing() as connection:
+            if rules.offcut_store and payload["opti_mode"] == "E":
+                settings["offcuts"] = {
+                    files[each.n]: self.offcuts.promise(connection, job_id, each)
+                    for each in found.batches
+                }
+            said = rules.version, json.dumps(settings)
+            facts = (*said, found.backing_edge_reset_count, self._tables.now)
             if self._tables.execute(connection, _ADD_ORDER, job_id, *facts):
                 for each in found.batches:
-                    row = (each.n, rows_json(each), import_name(job_id, each.mark, revision))
+                    row = (each.n, rows_json(each), files[each.n])
                     self._tables.execute(connection, _ADD_BATCH, job_id, *row)
 
     def set_imports(

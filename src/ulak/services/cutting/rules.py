@@ -116,6 +116,8 @@ class Rules(_Section):
     max_stack_height_mm: _Number = 0
     """So high a stack of identical sheets is cut in one cycle; 0: each by itself."""
     offcut_minimum: Offcut = Offcut()
+    offcut_store: StrictBool = False
+    """Whether mode E keeps the rests of its plans, and cuts them before new plates."""
     auto_continue_c: StrictBool = False
     optimiser_slots: dict[Mode, _Slots] = Field(default_factory=dict)
     auto_retry: StrictBool = False

@@ -29,6 +29,9 @@ _DESCRIPTION: Final = re.compile(r"(?:GOVDE|ARKALIK)_(.*)_TRIM_(\d+\.\d\d)", re.
 _LEAST, _LARGEST = Decimal("0.01"), Decimal(100_000)
 """In mm, of any size; far more than a saw can hold."""
 
+OFFCUT: Final = "offcut "
+"""How the name of a plate begins that is from the store; its number follows."""
+
 Cells = Sequence[Any]
 """A row of an import file: the twelve columns of `TAGS`."""
 
@@ -51,13 +54,16 @@ def read_import(path: Path, settings: Mapping[str, Any]) -> Order:
         raise Unsolvable(str(error)) from error
     note = _read_note(book.properties.description)
     thickness = read_number(note.get("thickness_mm"))
-    return make_order(enumerate(rows, FIRST_DATA_ROW), settings, thickness)
+    offcuts = settings.get("offcuts", {}).get(path.name, ())
+    return make_order(enumerate(rows, FIRST_DATA_ROW), settings, thickness, offcuts)
 
 
 def make_order(
-    rows: Iterable[tuple[int, Cells]], settings: Mapping[str, Any], thickness: Decimal | None
-) -> Order:
+    rows: Iterable[tuple[int, Cells]], settings: Mapping[str, Any], thickness: Decimal | None,
+    offcuts: Iterable[tuple[str, str, str]] = (),
+) -> Order:  # fmt: skip
     """Return the order of numbered rows of an import file; rows without a value are left out.
+    `offcuts` have a name, width and height each.
 
     Without a `thickness` each sheet is cut alone. Raises `Unsolvable`, which names the row.
     """
@@ -76,8 +82,18 @@ def make_order(
     stack = Decimal(settings.get("stack_mm", 0))
     width, height = (Decimal(side) for side in settings["plate_mm"])
     offcut = [Decimal(side) for side in settings.get("offcut_mm", (300, 100))]
+    has_grain = any(part.grain in (1, 2) for part in parts)
+    stock = [Stock(width, height)]
+    for name, *sides in offcuts:
+        across, up = map(Decimal, sides)
+        # The grain of one that lies otherwise than the plates would be the wrong one.
+        if min(across, up) > 2 * found[1] and not (
+            has_grain and (up >= across) != (height >= width)
+        ):
+            # Half of the price of new plates, a guess: an order takes what it can of them.
+            stock.append(Stock(across, up, 1, int(across * up * 5000), name))
     return Order(
-        parts, (Stock(width, height),), material=found[0], trim=found[1],
+        parts, stock, material=found[0], trim=found[1],
         trimmed_sides=frozenset(settings["trimmed_sides"]), kerf=Decimal(settings["kerf_mm"]),
         stages=settings.get("stages", 3), first_cut=settings.get("first_cut", ""),
         trimming=settings.get("trimming", True),
