@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ulak.cli import doctor
 from ulak.control.config import VARIABLES as CONTROL
 from ulak.control.guard import VARIABLES
 
@@ -118,18 +119,20 @@ def cancel(run): raise RuntimeError("nobody answers")
 
 
 @pytest.mark.shows("E-50")
-def test_before_a_deploy_doctor_lists_undos_that_a_version_has_lost(shop, tmp_path):
+def test_before_a_deploy_doctor_lists_undos_that_a_version_has_lost(shop, tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "PAGE", 2)  # of five jobs
     (tmp_path / "trips.py").write_text(NEXT + TRIP.replace("engine.add", UNDO + "engine.add"))
     (tmp_path / "hasty.py").write_text(NEXT + TRIP)
     import trips
 
     with trips.engine as engine:
-        engine.submit(trips.trip)
+        for _ in range(5):
+            engine.submit(trips.trip)
         asyncio.run(engine.worker().run(until_idle=True))
     for extra in ([], ["--before-deploy"]):
         told = shop.run("doctor", *extra, "--json", "-a", "hasty:engine").document["troubles"]
         (trouble,) = [trouble for trouble in told if trouble["code"] == "undo-missing"]
-        assert [trouble[name] for name in ("flow", "version", "jobs")] == ["trip", 1, 1]
+        assert [trouble[name] for name in ("flow", "version", "jobs")] == ["trip", 1, 5]
         assert 'the undo of "book"' in trouble["sentence"]
     assert shop.run("doctor", "--before-deploy", "-a", "trips:engine").code == 0
 

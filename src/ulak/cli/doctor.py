@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ from ulak.clock import rfc3339, to_datetime
 from ulak.control.config import VARIABLES as CONTROL
 from ulak.control.guard import describe_guard
 from ulak.core.flow import Flow
-from ulak.core.job import lane_before
+from ulak.core.job import JobRow, lane_before
 from ulak.core.lifecycle import CLAIMABLE, FINAL, UNDOING
 from ulak.core.schedule import LATE
 from ulak.core.table import find_missing, knows
@@ -42,8 +42,8 @@ LOSES = (
     "ALTER DATABASE ... SET synchronous_commit = on"
 )
 NO_FSYNC = "fsync is off: a power cut may destroy the database. Set fsync = on"
-# A look at so many costs milliseconds; those beyond them are counted once these are seen to.
-MOST_UNDONE = 1000
+PAGE = 1000
+"""Jobs that are looked at together."""
 NO_VIEW = (
     "public.hos_idempotency_keys is not there: this role may not make it, or the name is taken. "
     "Run SELECT ulak.show_idempotency_keys() as the owner of the database"
@@ -214,9 +214,9 @@ def _unservable(engine: Engine, counts: list[CountRow]) -> list[Trouble]:
 
 
 def _unknown_undos(engine: Engine, flows: Mapping[tuple[str, int], Flow[Any]]) -> list[Trouble]:
-    """Return the jobs that owe an undo which this program lacks, of the newest that are undone."""
+    """Return the jobs that owe an undo which this program lacks."""
     found: Counter[tuple[str, int, str, str]] = Counter()
-    for row in engine.store.list_jobs(JobFilter(role=UNDOING), limit=MOST_UNDONE):
+    for row in _list_undone(engine):
         flow = flows.get((row.flow, row.flow_version))
         if flow is None or not knows(flow.table, row.state, row.role):
             continue
@@ -228,6 +228,13 @@ def _unknown_undos(engine: Engine, flows: Mapping[tuple[str, int], Flow[Any]]) -
         Trouble("undo-missing", flow, version, state, jobs, why.format(missing))
         for (flow, version, state, missing), jobs in sorted(found.items())
     ]
+
+
+def _list_undone(engine: Engine) -> Iterator[JobRow]:
+    after: bytes | None = None
+    while rows := engine.store.list_jobs(JobFilter(role=UNDOING), after=after, limit=PAGE):
+        yield from rows
+        after = rows[-1].id
 
 
 def _unserved(engine: Engine, counts: list[CountRow], alive: list[WorkerRow]) -> list[Trouble]:
