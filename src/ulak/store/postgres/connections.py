@@ -348,9 +348,10 @@ class LentConnections:
         self._idle: list[Session] = []
         self._closed = False
 
-    def lend(self, begin: Callable[[Session], T]) -> T:
-        """Begin a transaction on a connection; whoever gets it calls `give_back` in the end."""
-        session = self._find_idle()
+    def lend(self, begin: Callable[[Session], T], *, to_program: bool = False) -> T:
+        """Begin a transaction on a connection; whoever gets it calls `give_back` in the end. A
+        program gets one that a program has had, if there is one."""
+        session = self._find_idle(to_program=to_program)
         with TRANSLATING:
             if session is not None:
                 try:
@@ -369,11 +370,17 @@ class LentConnections:
         session = self._find_idle(new=new)
         return await self._connect_aside() if session is None else session
 
-    def _find_idle(self, *, new: bool = False) -> Session | None:
+    def _find_idle(self, *, new: bool = False, to_program: bool = False) -> Session | None:
         with self._lock:
             if self._closed:
                 raise StoreError("this store is closed")
-            return self._idle.pop() if self._idle and not new else None
+            if not self._idle or new:
+                return None
+            for n in reversed(range(len(self._idle))):
+                # What a program has had prepares nothing any more: each statement is planned anew.
+                if self._idle[n].pipeline.is_preparing != to_program:
+                    return self._idle.pop(n)
+            return self._idle.pop()
 
     def drop(self, session: Session) -> bool:
         """Give up a connection; tell whether it was lost, and the idle ones most likely too."""
@@ -392,7 +399,7 @@ class LentConnections:
             session.plainly(BEGIN_READING)
             return session
 
-        session = self.lend(begin)
+        session = self.lend(begin, to_program=True)
         try:
             yield session.connection
         finally:

@@ -68,13 +68,13 @@ class Pipeline:
     """Sends statements of one connection while it is entered; used by one thread at a time."""
 
     __slots__ = (
-        "_awaited", "_connection", "_names", "_new_names", "_numbers", "_prepare",
-        "_transformer", "is_open",
+        "_awaited", "_connection", "_names", "_new_names", "_numbers", "_transformer", "is_open",
+        "is_preparing",
     )  # fmt: skip
 
     def __init__(self, connection: TimedConnection, *, prepare: bool, values: AdaptContext) -> None:
         self._connection = connection
-        self._prepare = prepare
+        self.is_preparing = prepare
         self._transformer = Transformer(values)
         self._names: dict[str, bytes] = {}
         self._new_names: dict[str, bytes] = {}
@@ -143,7 +143,7 @@ class Pipeline:
     def stop_preparing(self) -> None:
         """Send every statement in full from now on: somebody else uses the connection too, and
         what psycopg does for them may deallocate what was prepared here."""
-        self._prepare = False
+        self.is_preparing = False
 
     def part(self) -> None:
         """End here what is refused or not as a whole; what becomes of the rest is not told."""
@@ -165,7 +165,7 @@ class Pipeline:
             values = self._transformer.dump_sequence(facts, [PyFormat.AUTO] * len(facts))
             formats = self._transformer.formats
         pgconn = self._connection.pgconn
-        if not self._prepare:
+        if not self.is_preparing:
             pgconn.send_query_params(text, values, None, formats, Format.BINARY)
             self._awaited.append(answer)
             return

@@ -316,7 +316,9 @@ class PostgresStage:
     def __init__(
         self, lent: LentConnections, clock: Clock, tell: Callable[[Transaction], None]
     ) -> None:
-        self._session, self._block = lent.lend(lambda session: (session, begin_block(session)))
+        self._session, self._block = lent.lend(
+            lambda session: (session, begin_block(session)), to_program=True
+        )
         self.connection = self._session.connection
         self._clock = clock
         self._tell = tell

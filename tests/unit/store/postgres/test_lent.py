@@ -92,3 +92,20 @@ def test_one_that_is_opened_after_the_end_is_closed(door: Door, lent: LentConnec
 
     asyncio.run(story())
     assert [connection.closed for connection in door.opened] == [True]
+
+
+def test_what_programs_use_is_lent_to_them_again_and_not_to_the_store(
+    door: Door, lent: LentConnections
+) -> None:
+    """Statements that are not prepared are planned each time."""
+    door.may_open.set()
+    own = [lent.lend(lambda session: session) for _ in range(2)]
+    for session in own:
+        lent.give_back(session)
+    for _ in range(3):
+        with lent.reading():
+            pass
+    prepared = [session for session in own if session.pipeline.is_preparing]
+    assert [lent.lend(lambda session: session)] == prepared
+    lent.lend(lambda session: session)
+    assert len(door.opened) == 2, "the other one is better than none"
