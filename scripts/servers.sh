@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Make sure that this machine has the programs of the servers that tests start for themselves:
-# PostgreSQL, pgbouncer and nginx. Says nothing and takes no time when they are there.
+# PostgreSQL, pgbouncer, Redis and nginx. Says nothing and takes no time when they are there.
 #
 # What is missing is installed from Debian's or Ubuntu's packages if we may: as root, or by sudo
 # without a password. Only the programs are wanted, so no cluster is made and no service started.
@@ -23,6 +23,10 @@ has_pgbouncer() {
     PATH="$PATH:/usr/sbin" command -v pgbouncer >/dev/null
 }
 
+has_redis() {
+    command -v redis-server >/dev/null
+}
+
 has_nginx() {
     PATH="$PATH:/usr/sbin" command -v nginx >/dev/null
 }
@@ -30,6 +34,7 @@ has_nginx() {
 missing() {
     has_postgres || echo postgresql
     has_pgbouncer || echo pgbouncer
+    has_redis || echo redis-server
     has_nginx || echo nginx-light
     # What pages of the docs have their readers type.
     command -v curl >/dev/null || echo curl
@@ -62,6 +67,7 @@ fi
 echo "servers: the tests start servers of their own; installing ${packages[*]}"
 new=()
 has_pgbouncer || new+=(pgbouncer.service)
+has_redis || new+=(redis-server.service)
 has_nginx || new+=(nginx.service)
 if ! install "${packages[@]}" || [ -n "$(missing)" ]; then
     echo "servers: could not install ${packages[*]}; install them as root, then run this again:" >&2

@@ -1,4 +1,5 @@
-"""The servers that tests ask for by a fixture: `postgres_url`, `pooled_url`, `databases`.
+"""The servers that tests ask for by a fixture: `postgres_url`, `pooled_url`, `databases`,
+`redis_url`.
 
 The first test that asks starts them; they serve every test of the process (under xdist each
 worker has its own) and end with it, however it ends. A server that is missing is an error.
@@ -6,13 +7,17 @@ worker has its own) and end with it, however it ends. A server that is missing i
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
+import redis
 
 from tests.databases import Databases
 from tests.secrets_watch import WATCH
-from ulak.testing.servers import Pooler, Postgres
+from ulak.testing.servers import REDIS_DATABASES, Pooler, Postgres, Redis
+
+NUMBERS = itertools.cycle(range(1, REDIS_DATABASES))
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +53,19 @@ def postgres_url(databases: Databases) -> Iterator[str]:
 def pooled_url(postgres_url: str, pooler_server: Pooler) -> str:
     """The URL of the same database through the pooler."""
     return pooler_server.url(postgres_url.rpartition("/")[2])
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[Redis]:
+    """The Redis of this process. Who kills or reconfigures one starts its own."""
+    with Redis() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: Redis) -> Iterator[str]:
+    """The address of an empty database of the test's own."""
+    url = redis_server.url(str(next(NUMBERS)))
+    yield url
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()

@@ -61,6 +61,12 @@ attach(get_service("{name}"), ulak.connect("sqlite:///{name}.db"), Settings())
 EXTRAS = (
     Extra("postgres", "import ulak; ulak.connect('postgresql://app@127.0.0.1/app')"),
     Extra(
+        "redis",
+        "import os, ulak; from ulak import wiring\n"
+        "os.environ |= {'IDEMPOTENCY_BACKEND': 'redis', 'IDEMPOTENCY_REDIS_URL': 'redis://cache'}\n"
+        "wiring.guard_and_scope(ulak.connect('memory://'), 'orders')",
+    ),
+    Extra(
         "web",
         "import ulak; from ulak.web import app; from ulak.web.server import Server\n"
         "from ulak.auth import passwords, tokens\n"

@@ -16,7 +16,7 @@ from ulak.core.flow import Flow
 from ulak.engine.engine import Engine
 from ulak.errors import BadInput
 from ulak.store import without_password
-from ulak.store.protocol import Store
+from ulak.store.protocol import RecordKeeper, Store
 
 if TYPE_CHECKING:
     from ulak.auth.identity import Identity
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ulak.control.loop import ControlLoop
     from ulak.engine.tracing import Tracing
     from ulak.idempotency.guard import Guard
+    from ulak.idempotency.scope import Scope
     from ulak.idempotency.settings import IdempotencySettings
     from ulak.settings import Settings
 
@@ -173,11 +174,20 @@ def control_settings(environ: Mapping[str, str] | None = None) -> AdaptiveContro
 
 
 def guard_of(engine: Engine, env: str, idempotency: IdempotencySettings) -> Guard:
-    """Make the guard of an engine's protected operations; nothing is opened. Raises `BadInput`: in
-    production the records would be forgotten with the process."""
+    """Make the guard of an engine's protected operations; a Redis is opened, and nothing else.
+
+    Raises:
+        BadInput: in production the records would be forgotten with the process, or by their Redis;
+            or its address is missing or is none.
+        StoreError: that Redis cannot be asked.
+    """
     from ulak.idempotency.guard import Guard
     from ulak.store.memory import MemoryStore
 
+    if idempotency.backend == "redis":
+        records = _redis_records(idempotency)
+        records.open()
+        return Guard(records)
     store = engine.store if idempotency.backend == "sql" else MemoryStore()
     if env == "production" and not store.features.durable:
         why = (
@@ -190,6 +200,33 @@ def guard_of(engine: Engine, env: str, idempotency: IdempotencySettings) -> Guar
             "request would be executed again after a restart; use sqlite:///... or postgresql://..."
         )
     return Guard(store)
+
+
+def guard_and_scope(engine: Engine, name: str) -> tuple[Guard, Scope]:
+    """Make the guard and the scope of an operation whose effects are rows of the engine's store;
+    nothing is opened.
+
+    They and the record are one commit. With records in Redis they cannot be, and the scope has the
+    mode `lease`: the operation must know by its own rows what it has done. Raises `BadInput`: a
+    setting cannot be used.
+    """
+    from ulak.idempotency.guard import Guard
+
+    kept = idempotency_settings()
+    if kept.backend == "redis":
+        return Guard(_redis_records(kept)), kept.scope(name, mode="lease")
+    return Guard(engine.store), kept.scope(name)
+
+
+def _redis_records(idempotency: IdempotencySettings) -> RecordKeeper:
+    try:
+        from ulak.store.redis import RedisRecords
+    except ImportError as error:
+        raise BadInput(
+            f"IDEMPOTENCY_BACKEND is redis, which needs redis-py, and that is not installed "
+            f"({error}); install ulak[redis]"
+        ) from None
+    return RedisRecords(idempotency.redis_url, allow_volatile=idempotency.redis_allow_volatile)
 
 
 def with_secret(settings: Settings) -> Settings:

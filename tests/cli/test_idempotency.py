@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from ulak.idempotency import Answer, Asked, Guard, Scope
+from ulak.store.redis import RedisRecords
 
 CONFIDENTIAL = b'{"iban": "nobody should read this"}'
 
@@ -80,4 +81,30 @@ def test_doctor_shows_the_settings_of_idempotency(shop, monkeypatch):
     assert found["IDEMPOTENCY_BACKEND"] == {"value": "sql", "source": "default"}
     monkeypatch.setenv("IDEMPOTENCY_BACKEND", "redis")
     refused = shop.ulak("doctor")
-    assert (refused.code, "there is no Redis backend yet" in refused.err) == (1, True)
+    assert (refused.code, "IDEMPOTENCY_REDIS_URL is not set" in refused.err) == (1, True)
+    monkeypatch.setenv("IDEMPOTENCY_REDIS_URL", "redis://:hunter2@cache:6379/0")
+    shown = shop.ulak("doctor", "--json")
+    assert "hunter2" not in shown.out
+    assert shown.document["settings"]["IDEMPOTENCY_REDIS_URL"]["value"] == (
+        "redis://:***@cache:6379/0"
+    )
+
+
+@pytest.mark.shows("I-20", "I-58")
+def test_records_in_redis_are_shown_and_forgotten_and_go_by_themselves(
+    shop, redis_url, monkeypatch
+):
+    monkeypatch.setenv("IDEMPOTENCY_BACKEND", "redis")
+    monkeypatch.setenv("IDEMPOTENCY_REDIS_URL", redis_url)
+    records = RedisRecords(redis_url)
+    asked = Asked(
+        Scope("orders", mode="lease"), "order-1", request_hash="a" * 64, tenant="acme", actor="ada"
+    )
+    Guard(records).execute(asked, lambda _: Answer(201, CONFIDENTIAL))
+    assert "completed" in shop.ulak("idempotency", "show", *WHICH).out
+    assert "redis removes by itself" in shop.ulak("idempotency", "cleanup").out
+    assert shop.ulak("idempotency", "cleanup", "--json").document == {"removed": 0}
+    assert shop.ulak("idempotency", "forget", *WHICH, "--actor", "olga").code == 0
+    assert shop.ulak("idempotency", "show", *WHICH).code == 1
+    (line,) = records.audit_trail(subject="idempotency/orders")
+    assert (line.actor, line.act) == ("olga", "forgotten")

@@ -6,6 +6,7 @@ from ulak.clock import ManualClock
 from ulak.store.memory import MemoryStore
 from ulak.store.postgres import PostgresStore
 from ulak.store.protocol import Store
+from ulak.store.redis import RedisRecords
 from ulak.store.sqlite import SqliteStore
 
 
@@ -23,6 +24,11 @@ def postgres(url: str) -> Store:
 
 def pooled(url: str) -> Store:
     return PostgresStore(url, clock=ManualClock(), pooled=True)
+
+
+def redis_records(url: str) -> RedisRecords:
+    """A place for records alone: only their classes of the suite are about it."""
+    return RedisRecords(url, clock=ManualClock())
 
 
 def make_schema(url: str) -> None:

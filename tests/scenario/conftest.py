@@ -29,6 +29,15 @@ def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     yield from _shared(request, tmp_path)
 
 
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def records_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty store of idempotency records, for `records_at`."""
+    if request.param == "redis":
+        yield request.getfixturevalue("redis_url")
+    else:
+        yield from _shared(request, tmp_path)
+
+
 @pytest.fixture
 def site(shared_url: str, tmp_path: Path) -> Iterator[Site]:
     """Where servers of contracts are started, all on one store; they end with the test."""

@@ -109,12 +109,12 @@ class Server:
 class Site:
     """A store, a folder, and the servers that were started there."""
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path, **settings: str) -> None:
         self.url, self.folder = url, folder
         self._env = {
             "CONTRACTS_STORE": url, "ULAK_ENV": "production", "ULAK_DATA": "data",
             "ULAK_SECRET": "signs-every-token-of-these-two-servers", "ULAK_ADMIN_KEY": ADMIN_KEY,
-            "ULAK_SERVICE": "contracts", "ULAK_APP": "program:engine",
+            "ULAK_SERVICE": "contracts", "ULAK_APP": "program:engine", **settings,
         }  # fmt: skip
         self._errors = folder / "errors.txt"
         self._processes: list[subprocess.Popen[str]] = []
@@ -188,9 +188,9 @@ class Site:
 
 
 @contextmanager
-def site_of(url: str, folder: Path) -> Iterator[Site]:
+def site_of(url: str, folder: Path, **settings: str) -> Iterator[Site]:
     """A site whose servers end with the block, however it ends."""
-    site = Site(url, folder)
+    site = Site(url, folder, **settings)
     try:
         yield site
     finally:

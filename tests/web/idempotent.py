@@ -13,16 +13,25 @@ import pytest
 from tests.conformance.places import place_of
 from ulak.clock import ManualClock
 from ulak.idempotency import Guard, Scope
-from ulak.store.protocol import Store
+from ulak.store.protocol import RecordKeeper
+from ulak.store.redis import RedisRecords
 from ulak.web.idempotency import IdempotencyMiddleware, Protection
 from ulak.wiring import store_of
 
 STORES = ("memory", "sqlite", "postgres")
+RECORD_STORES = (*STORES, "redis")
+"""Redis keeps records alone."""
 
 
 @contextmanager
-def opened(name: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[Store]:
-    """An open store, on a clock that is turned by hand."""
+def opened(name: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[Any]:
+    """An open store of records, on a clock that is turned by hand."""
+    if name == "redis":
+        records = RedisRecords(request.getfixturevalue("redis_url"), clock=ManualClock())
+        records.open()
+        yield records
+        records.close()
+        return
     with place_of(name, request, folder) as where:
         url = {"memory": "memory://", "sqlite": f"sqlite:///{where}"}.get(name, where)
         store = store_of(url, clock=ManualClock())
@@ -33,7 +42,7 @@ def opened(name: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[
             store.close()
 
 
-def scope_of(store: Store, name: str = "orders.create", **options: Any) -> Scope:
+def scope_of(store: RecordKeeper, name: str = "orders.create", **options: Any) -> Scope:
     """A scope of the mode that the store can have."""
     mode = "transactional" if store.features.open_transactions else "lease"
     return Scope(name, **{"mode": mode, **options})
@@ -77,7 +86,7 @@ def who(scope: Any) -> tuple[str, str]:
     return headers.get("x-tenant", ""), headers.get("x-actor", "ada")
 
 
-def protect(shop: Any, store: Store, scope: Scope | None = None, **options: Any) -> Any:
+def protect(shop: Any, store: RecordKeeper, scope: Scope | None = None, **options: Any) -> Any:
     """The application behind the middleware."""
     line = Protection("/orders", scope or scope_of(store), **options)
     return IdempotencyMiddleware(shop, Guard(store), routes=[line], identify=who)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from tests.web.idempotent import STORES, Shop, opened, protect, same, scope_of, who
+from tests.web.idempotent import RECORD_STORES, Shop, opened, protect, same, scope_of, who
 from ulak.errors import StoreError, Unauthenticated
 from ulak.idempotency import Guard, current
 from ulak.store.records import RecordId
@@ -22,7 +22,7 @@ CODES = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=RECORD_STORES)
 def store(request, tmp_path):
     with opened(request.param, request, tmp_path) as made:
         yield made

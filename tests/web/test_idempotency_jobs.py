@@ -161,13 +161,21 @@ def test_every_bad_setting_is_named_at_once():
     with pytest.raises(BadInput) as refused:
         idempotency_settings(
             {
-                "IDEMPOTENCY_BACKEND": "redis", "IDEMPOTENCY_TTL_SECONDS": "0",
+                "IDEMPOTENCY_BACKEND": "mysql", "IDEMPOTENCY_REDIS_URL": "http://:hunter2@cache",
+                "IDEMPOTENCY_REDIS_ALLOW_VOLATILE": "perhaps", "IDEMPOTENCY_TTL_SECONDS": "0",
                 "IDEMPOTENCY_CLEANUP_CRON": "daily", "IDEMPOTENCY_CLEANUP_BATCH": "many",
             }
         )  # fmt: skip
     said = str(refused.value)
-    assert "there is no Redis backend yet; write sql" in said
-    for name in ("TTL_SECONDS", "CLEANUP_CRON", "CLEANUP_BATCH"):
+    assert "'mysql' is none; write sql, redis or memory" in said
+    assert "hunter2" not in said
+    for name in (
+        "REDIS_URL",
+        "REDIS_ALLOW_VOLATILE",
+        "TTL_SECONDS",
+        "CLEANUP_CRON",
+        "CLEANUP_BATCH",
+    ):
         assert f"IDEMPOTENCY_{name}" in said
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from starlette.background import BackgroundTask
 from starlette.responses import JSONResponse
 
-from tests.web.idempotent import STORES, Shop, opened, protect, same, scope_of
+from tests.web.idempotent import RECORD_STORES, Shop, opened, protect, same, scope_of
 from ulak.errors import UlakError
 from ulak.idempotency import Execution, Guard, current
 from ulak.store.records import RecordId
@@ -76,7 +76,7 @@ class House:
         self.app.include_router(routes)
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=RECORD_STORES)
 def store(request, tmp_path):
     with opened(request.param, request, tmp_path) as made:
         yield made

@@ -27,6 +27,7 @@ from ulak.kit.commands.output import JsonOption, print_facts, print_json, print_
 from ulak.kit.commands.target import AppOption, in_force, load
 from ulak.service import Condition, get_service
 from ulak.settings import Settings
+from ulak.store import without_password
 from ulak.store.protocol import CountRow, JobFilter, WorkerRow
 
 WAL_RESET = (
@@ -156,6 +157,7 @@ def _missing(condition: Condition) -> list[str]:
 def _of_idempotency() -> dict[str, tuple[Any, str]]:
     """Return the settings of idempotency, by their variables: they have no other name."""
     kept, usual = asdict(wiring.idempotency_settings()), asdict(IdempotencySettings())
+    kept["redis_url"] = without_password(kept["redis_url"])
     sources = {name: "default" if kept[name] == usual[name] else variable(name) for name in names()}
     return {variable(name): (kept[name], source) for name, source in sources.items()}
 

@@ -23,7 +23,7 @@ from ulak.service import get_service
 from ulak.store.protocol import Store
 from ulak.store.records import RecordId, RecordRow
 from ulak.tables import Tables
-from ulak.wiring import idempotency_settings
+from ulak.wiring import guard_of, idempotency_settings
 
 # Between two batches others may write; a batch of the default size takes about as long.
 PAUSE_S = 0.05
@@ -177,7 +177,7 @@ def show(
     """Show what is kept of a key: who executes it, or how it was answered."""
     id = RecordId(tenant, scope, key)
     with reading(app) as engine:
-        row = Guard(engine.store).record(id)
+        row = _guard(engine).record(id)
     if row is None:
         raise NotFound(_absent(id))
     document = _record_document(row, reveal=reveal)
@@ -195,7 +195,7 @@ def forget(
     """Remove the record of a key, whatever it says: the next request executes. Audited."""
     id = RecordId(tenant, scope, key)
     with reading(app) as engine:
-        if not Guard(engine.store).forget(id, actor=actor, note=note):
+        if not _guard(engine).forget(id, actor=actor, note=note):
             raise NotFound(_absent(id))
     _report({"forgotten": True}, as_json, f"forgotten: the next request with {key!r} executes")
 
@@ -213,10 +213,18 @@ def cleanup(
 ) -> None:
     """Remove every record that has expired, as the schedule of the workers does."""
     with reading(app) as engine:
-        removed = Guard(engine.store).clean_up(batch or idempotency_settings().cleanup_batch)
-    _report(
-        {"removed": removed}, as_json, f"removed {out.some(removed, 'record')} that had expired"
-    )
+        guard = _guard(engine)
+        removed = guard.clean_up(batch or idempotency_settings().cleanup_batch)
+    said = f"removed {out.some(removed, 'record')} that had expired"
+    if guard.features.removes_expired:
+        said = f"nothing to remove: {guard.features.name} removes by itself what has expired"
+    _report({"removed": removed}, as_json, said)
+
+
+def _guard(engine: Engine) -> Guard:
+    """Return the guard whose records the settings name; in memory they are another process's."""
+    kept = idempotency_settings()
+    return guard_of(engine, "dev", kept) if kept.backend == "redis" else Guard(engine.store)
 
 
 def _absent(id: RecordId) -> str:

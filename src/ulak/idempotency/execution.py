@@ -17,7 +17,7 @@ from ulak.clock import micros, seconds
 from ulak.errors import BadInput, ClaimLost, GuardUnavailable, NotSupported, StoreError
 from ulak.idempotency.scope import Answer, Scope
 from ulak.store import codec
-from ulak.store.protocol import Store
+from ulak.store.protocol import RecordKeeper
 from ulak.store.records import RecordRow, RecordStore
 from ulak.store.transaction import LoopTransaction, OpenTransaction, TransactionStore, holding
 
@@ -113,7 +113,7 @@ class Transactional(Execution):
     """Everything is one transaction: rows, proofs, jobs and the record."""
 
     def __init__(
-        self, scope: Scope, row: RecordRow, store: Store, transaction: OpenTransaction
+        self, scope: Scope, row: RecordRow, store: RecordKeeper, transaction: OpenTransaction
     ) -> None:
         super().__init__(scope, row)
         self._of = store
@@ -165,7 +165,9 @@ class Transactional(Execution):
 class Leased(Execution):
     """The claim is committed before the work begins, and renewed while it goes on."""
 
-    def __init__(self, scope: Scope, row: RecordRow, store: Store, renewals: Renewals) -> None:
+    def __init__(
+        self, scope: Scope, row: RecordRow, store: RecordKeeper, renewals: Renewals
+    ) -> None:
         super().__init__(scope, row)
         self._records = store
         self._renewals = renewals
@@ -246,7 +248,7 @@ class Phase:
         return self._begin().connection
 
 
-def _begin(store: Store) -> OpenTransaction:
+def _begin(store: RecordKeeper) -> OpenTransaction:
     if not store.features.open_transactions:
         raise NotSupported(f"the {store.features.name} store has no transaction for rows of yours")
     return cast(TransactionStore, store).begin()

@@ -17,7 +17,7 @@ from ulak.clock import micros
 from ulak.core.acts import must_act
 from ulak.idempotency.execution import Execution, Leased, Renewals, Transactional
 from ulak.idempotency.scope import Answer, Scope, answer_in
-from ulak.store.protocol import Features, Store
+from ulak.store.protocol import Features, RecordKeeper
 from ulak.store.records import PROCESSING, RecordId, RecordRow
 from ulak.store.transaction import LoopTransaction, OpenTransaction, TransactionStore
 
@@ -59,10 +59,11 @@ class Answered:
 class Guard:
     """Stands before protected operations; any number of threads and processes share one store.
 
-    The store is the engine's, which opens it; in a forked child its first use does.
+    The store is the engine's, which opens it, or one for records alone; in a forked child its first
+    use does.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: RecordKeeper) -> None:
         self._store = store
         self._renewals = Renewals(store)
 
@@ -169,6 +170,15 @@ class Guard:
             except errors.IdempotencyError as refusal:
                 found.append(refusal)
         return found
+
+    @property
+    def may_forget(self) -> bool:
+        """Whether processes share records that the store may lose when it restarts or is full."""
+        return self.features.shared and not self.features.durable
+
+    def check(self) -> None:
+        """Ask the store anything. Raises `StoreError`: it does not answer."""
+        self._store.find_records([RecordId("", "", "")])
 
     def record(self, id: RecordId) -> RecordRow | None:
         """Return a record as it is stored, or None; one that has expired counts as absent."""

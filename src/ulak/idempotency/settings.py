@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Final
 
 from ulak.core.schedule import UTC, cron_rule
-from ulak.errors import FlowError
+from ulak.errors import BadInput, FlowError
 from ulak.idempotency.guard import A_BATCH
 from ulak.idempotency.scope import LARGEST_BODY, LEASE, LOCK_WAIT, TTL, Mode, Scope
 
@@ -19,13 +19,25 @@ class IdempotencySettings:
 
     _: KW_ONLY
     backend: str = "sql"
-    """`sql` keeps records in the engine's store, `memory` forgets them with the process."""
+    """`sql` keeps records in the engine's store, `redis` in a Redis, and `memory` forgets them with
+    the process."""
+    redis_url: str = field(default="", repr=False)
+    """Where that Redis is, such as `redis://:PASSWORD@HOST:6379/0`."""
+    redis_allow_volatile: bool = False
+    """Whether it may be one that forgets records when it restarts or is full."""
     ttl_seconds: int = int(TTL.total_seconds())
     lease_seconds: int = int(LEASE.total_seconds())
     lock_wait_ms: int = int(LOCK_WAIT.total_seconds() * 1000)
     max_body_bytes: int = LARGEST_BODY
     cleanup_cron: str = "0 3 * * *"
     cleanup_batch: int = A_BATCH
+
+    def __post_init__(self) -> None:
+        if self.backend == "redis" and not self.redis_url:
+            raise BadInput(
+                f"{variable('backend')} is redis and {variable('redis_url')} is not set; write "
+                "redis://:PASSWORD@HOST:6379/0"
+            )
 
     def scope(self, name: str, *, mode: Mode = "transactional") -> Scope:
         return Scope(
@@ -45,11 +57,21 @@ def names() -> tuple[str, ...]:
 
 
 def _backend(text: str) -> str:
-    if text == "redis":
-        raise ValueError("there is no Redis backend yet; write sql")
-    if text not in ("sql", "memory"):
-        raise ValueError(f"{text!r} is none; write sql or memory")
+    if text not in ("sql", "redis", "memory"):
+        raise ValueError(f"{text!r} is none; write sql, redis or memory")
     return text
+
+
+def _redis_url(text: str) -> str:
+    if not text.startswith(("redis://", "rediss://")):
+        raise ValueError("it is none; write redis://:PASSWORD@HOST:6379/0, or rediss:// for TLS")
+    return text
+
+
+def _flag(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError(f"{text!r} is none; write 0 or 1")
+    return text == "1"
 
 
 def _number(least: int, most: int) -> Callable[[str], int]:
@@ -73,6 +95,8 @@ _YEARS: Final = 100 * 365 * 24 * 3600
 
 READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     variable("backend"): _backend,
+    variable("redis_url"): _redis_url,
+    variable("redis_allow_volatile"): _flag,
     variable("ttl_seconds"): _number(1, _YEARS),
     variable("lease_seconds"): _number(1, 24 * 3600),
     variable("lock_wait_ms"): _number(1, 60_000),

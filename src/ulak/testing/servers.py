@@ -1,4 +1,4 @@
-"""A PostgreSQL and a pgbouncer of one's own, for tests that need a real one and may kill it.
+"""A PostgreSQL, a pgbouncer and a Redis of one's own, for tests that may kill them.
 
     with Postgres() as postgres, Pooler(postgres) as pooler:
         psycopg.connect(postgres.url())          # a database of its own server
@@ -7,9 +7,13 @@
         postgres.start()                         # on the same data, at the same port
         with postgres.frozen(): ...              # it stands still, and its kernel does not
 
+    with Redis() as redis:
+        redis.url()                              # redis://127.0.0.1:.../0
+
 A server lives in a temporary directory and listens at a free port of 127.0.0.1. The program that
 started it may itself be killed: neither the server nor its directory outlives it (`keeper`). It
-needs the programs of Debian's packages `postgresql` and `pgbouncer`, and no Python package.
+needs the programs of Debian's packages `postgresql`, `pgbouncer` and `redis-server`, each for its
+own kind, and no Python package.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import json
 import os
 import pwd
 import random
+import shlex
 import shutil
 import signal
 import socket
@@ -59,10 +64,20 @@ HASTY = {
 """For tests. What is committed survives a SIGKILL of every process, since the kernel holds what
 was written; only a power cut of the machine could lose it, and that ends the test as well."""
 
+EVERY_SECOND = {"appendfsync": "everysec"}
+"""For `Redis`: a power cut costs what was written since the last flush, about a second."""
+NOT_KEPT = {"appendonly": "no"}
+"""For `Redis`: nothing is written to the disk."""
+EVICTING = {"maxmemory": "64mb", "maxmemory-policy": "allkeys-lru"}
+"""For `Redis`: when the memory is full, keys are removed that nobody has asked for lately."""
+
 # So a hasty server may as well live in memory, where others who write to the disk do not slow it
 # down: a new database takes 10 ms there, on a busy disk 20 to 130.
 MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp makes a directory that nobody else may enter
 ROOM = 2_000_000_000
+
+REDIS_DATABASES = 1024
+"""So many databases a `Redis` has, by their numbers from 0: tests may have one each."""
 
 
 class ServerMissing(LookupError):
@@ -402,6 +417,49 @@ class Pooler(Server):
         return "process up: PgBouncer" in logged
 
 
+class Redis(Server):
+    """A Redis without a password, which has flushed every write before it answers.
+
+    Args:
+        durable: whether its files are on the disk, for figures; else in memory if there is room.
+        settings: of redis.conf, as it writes them, over those that are set here; such as
+            `EVERY_SECOND`, `NOT_KEPT` and `EVICTING`.
+
+    Raises:
+        ServerMissing: there is no Redis on this machine.
+    """
+
+    name = "redis"
+
+    def __init__(
+        self, *, durable: bool = False, settings: Mapping[str, str | int] | None = None
+    ) -> None:
+        super().__init__()
+        self._program = find_program("redis-server")
+        self.place = None if durable else _memory()
+        self.settings: dict[str, str | int] = {
+            "bind": HOST,
+            "databases": REDIS_DATABASES,
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": "always",
+            **(settings or {}),
+        }
+
+    def url(self, database: str = "0") -> str:
+        """The address of a database there, by its number."""
+        return f"redis://{HOST}:{self.port}/{database}"
+
+    def _command(self) -> list[str]:
+        command = [str(self._program), "--port", str(self.port), "--dir", str(self.directory)]
+        for name, value in self.settings.items():
+            command += [f"--{name}", *(shlex.split(str(value)) or [""])]
+        return command
+
+    def _answers(self, logged: str) -> bool:
+        return "Ready to accept connections" in logged
+
+
 def _stop(pid: int) -> None:
     """Stop a process and return when it stands, or has gone."""
     with suppress(ProcessLookupError):
@@ -442,13 +500,13 @@ def find_program(name: str) -> Path:
     if found is None:
         raise ServerMissing(
             f"{name} is not on PATH and not where Debian puts it; "
-            "install the packages postgresql and pgbouncer, or run `make test`, which does"
+            "install postgresql, pgbouncer and redis-server, or run `make test`, which does"
         )
     return Path(found)
 
 
 def _unprivileged_user() -> str:
-    """Whom a server runs as that root has started; both servers refuse to run as root."""
+    """Whom a server runs as that root has started; two of the servers refuse to run as root."""
     for name in ("postgres", "nobody"):
         try:
             return pwd.getpwnam(name).pw_name

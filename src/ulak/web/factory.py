@@ -66,7 +66,8 @@ def app(
 
     Raises:
         BadInput: a setting cannot be used, ULAK_SECRET is needed and not set, or in production
-            nothing would be kept of idempotency keys.
+            nothing would be kept of idempotency keys, or Redis might forget them.
+        StoreError: the Redis that keeps them cannot be asked.
         NotSupported: `swagger=True` needs a package that is not installed.
         UlakError: a service is not attached; or a route of one has no line that says who may
             call it, or is taken.
@@ -98,12 +99,14 @@ def app(
     made.state.metrics = shown = Metrics(engine, read_too, counted)
     if state is not None:
         shown.add(state.tallies.tallies)
+    if guard is None and platform_routes:
+        guard = wiring.guard_of(engine, settings.load().env, wiring.idempotency_settings())
     served = [
-        health.health_router(engine, unready),
+        health.health_router(engine, unready, guard),
         openapi.router(swagger=swagger),
         health.metrics_router(shown),
     ]
-    if platform_routes:
+    if guard is not None and platform_routes:
         who = identity if isinstance(identity, Identity) else None
         platform = settings.Settings() if platform is None else platform
         acts = None if loop is None else Operations(loop)
@@ -144,7 +147,7 @@ def app(
 def _routers_of(
     engine: Engine,
     identity: Identity | None,
-    guard: IdempotencyGuard | None,
+    guard: IdempotencyGuard,
     hub: Hub,
     platform: settings.Settings,
 ) -> list[APIRouter]:
@@ -153,8 +156,6 @@ def _routers_of(
     signing = secrets.token_bytes() if identity is None else identity.derive("bulk")
     crowds = Bulk(engine, signing)
     kept = wiring.idempotency_settings()
-    if guard is None:
-        guard = wiring.guard_of(engine, settings.load().env, kept)
     made = [
         pages.router(platform, has_links=identity is not None),
         jobs.jobs_router(engine, guard, kept),

@@ -264,6 +264,14 @@ class Health(BaseModel):
     status: str = Field(examples=["ready"])
 
 
+class Readiness(Health):
+    """That the process can work."""
+
+    durable: bool = Field(
+        True, description="False, else left out, while records of idempotency keys may be lost."
+    )
+
+
 class HealthIndex(Health):
     """That the process lives, and where to ask for more."""
 

@@ -18,6 +18,7 @@ from tests.web.discretion import must_be_discreet
 from tests.web.people import Known, as_
 from ulak.clock import Clock
 from ulak.engine.engine import Engine
+from ulak.idempotency import Guard
 from ulak.service import Service, attach
 from ulak.services.contracts import routes
 from ulak.services.contracts import service as contracts_service
@@ -25,6 +26,7 @@ from ulak.services.contracts.contracts import TRANSITION, Contracts
 from ulak.services.contracts.ledger import SCHEMA
 from ulak.services.contracts.tables import Versions, versions_in_force
 from ulak.settings import Settings
+from ulak.store.redis import RedisRecords
 from ulak.tables import Tables
 from ulak.wiring import store_of
 
@@ -45,13 +47,17 @@ class House:
 
     def __init__(
         self, url: str, *, clock: Clock | None = None, versions: Versions | None = None,
-        on_change: Any = None, patience: timedelta = PATIENCE,
+        on_change: Any = None, patience: timedelta = PATIENCE, records: str = "",
     ) -> None:  # fmt: skip
         self.url = url
+        scope, guard = replace(TRANSITION, lock_wait=patience), None
+        if records:  # the address of a Redis, whose time is that of the clock too
+            scope = replace(scope, mode="lease")
+            guard = Guard(RedisRecords(records, clock=clock))
         self.engine = Engine(store_of(url, clock=clock))
         self.contracts = Contracts(
             self.engine, versions or versions_in_force({}), on_change=on_change,
-            scope=replace(TRANSITION, lock_wait=patience),
+            scope=scope, guard=guard,
         )  # fmt: skip
         service = self._service()
         attach(service, self.engine, Settings())

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import redis
 
 from tests.processes import is_alive
 from ulak.testing import servers
 from ulak.testing.keeper import segments_of
-from ulak.testing.servers import Pooler, Postgres, ServerFailed, ServerMissing
+from ulak.testing.servers import NOT_KEPT, Pooler, Postgres, Redis, ServerFailed, ServerMissing
 
 # A program that starts both, says where, and waits for its end.
 OWNER = """
@@ -62,6 +63,13 @@ def eventually(holds: Callable[[], bool], within_s: float = 10.0) -> bool:
 def answers(url: str) -> bool:
     with psycopg.connect(url) as db:
         return db.execute("SELECT 1").fetchone() == (1,)
+
+
+def answering(server: servers.Server) -> list[int]:
+    """The port of a server, if it answers there."""
+    if isinstance(server, Redis):
+        return [server.port] if redis.Redis.from_url(server.url()).ping() else []
+    return [server.port] if answers(server.url()) else []
 
 
 def backends(db: psycopg.Connection) -> list[int]:
@@ -165,10 +173,48 @@ def test_a_durable_server_waits_for_the_disk() -> None:
         assert setting(server.url(), "shared_buffers") == "16MB"
 
 
+# --- a Redis --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("settings", "kept"), [({}, b"1"), (NOT_KEPT, None)], ids=str)
+def test_a_redis_has_after_a_kill_what_it_appends(
+    settings: dict[str, str], kept: bytes | None
+) -> None:
+    with Redis(settings=settings) as server:
+        port, owner = server.port, Path(f"/proc/{server.pid}").stat().st_uid
+        assert owner == server.directory.stat().st_uid != 0
+        client = redis.Redis.from_url(server.url())
+        client.set("n", 1)
+        server.kill()
+        with pytest.raises(redis.ConnectionError):
+            client.ping()
+        server.start()
+        assert (server.port, client.get("n")) == (port, kept)
+        server.stop()
+        server.start()
+        assert client.get("n") == kept
+        directory = server.directory
+    assert not directory.exists()
+
+
+def test_a_redis_takes_settings_as_its_file_writes_them() -> None:
+    users = {"user": "default on nopass ~* +@all -config", "maxmemory": "64mb"}
+    with Redis(settings=users) as server:
+        client = redis.Redis.from_url(server.url())
+        assert client.info("memory")["maxmemory"] == 64 * 2**20
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            client.config_get("maxmemory")
+
+
+def test_each_test_has_a_database_of_redis_of_its_own(redis_url: str) -> None:
+    assert redis.Redis.from_url(redis_url).dbsize() == 0
+    assert not redis_url.endswith("/0")
+
+
 # --- starts that fail -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["postgres", "pgbouncer"])
+@pytest.mark.parametrize("kind", ["postgres", "pgbouncer", "redis"])
 def test_a_port_that_was_taken_meanwhile_is_given_up_for_another(
     kind: str, own: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,9 +225,10 @@ def test_a_port_that_was_taken_meanwhile_is_given_up_for_another(
         free = servers._free_port
         offers = iter([taken, free()])
         monkeypatch.setattr(servers, "_free_port", lambda: next(offers))
-        with Postgres() if kind == "postgres" else Pooler(own) as server:
+        made = {"postgres": Postgres, "pgbouncer": lambda: Pooler(own), "redis": Redis}[kind]
+        with made() as server:
             assert server.port != taken
-            assert answers(server.url())
+            assert server.port in answering(server)
 
 
 def test_a_start_that_fails_shows_the_log_and_leaves_nothing() -> None:

@@ -44,6 +44,13 @@ all, and what it raises takes the change back. It is not called for replays, ref
 requests that change nothing. It must not end the transaction or reach over a network."""
 
 
+class _Refused(Exception):
+    """Takes a transaction back whose request was refused."""
+
+    def __init__(self, done: Answered) -> None:
+        self.done = done
+
+
 @dataclass(frozen=True, slots=True)
 class Recorded:
     proof_id: int
@@ -60,13 +67,17 @@ class Contracts:
         engine: Engine,
         versions: Versions,
         *,
+        guard: Guard | None = None,
         scope: Scope = TRANSITION,
         on_change: OnChange | None = None,
     ) -> None:
         self.versions = versions
+        self.guard = Guard(engine.store) if guard is None else guard
+        """Where the records of keys are: in the engine's store, so that a change and its record are
+        one commit. With records elsewhere the scope has the mode `lease`, and a change that was
+        made before its record is known by its proof."""
         self._scope = scope
         self._on_change = on_change
-        self._guard = Guard(engine.store)
         self._tables = Tables(engine, SCHEMA)
 
     def transition(self, asked: Transition) -> Answered:
@@ -79,7 +90,10 @@ class Contracts:
 
         def operation(execution: Execution) -> Answer:
             nonlocal is_rebuilt
-            done = self._carry_out(asked, execution.connection)
+            if self._scope.mode == "lease":
+                done = self._carry_out_alone(asked)
+            else:
+                done = self._carry_out(asked, execution.connection)
             is_rebuilt = done.is_replay
             return done.answer
 
@@ -89,12 +103,12 @@ class Contracts:
         )  # fmt: skip
         with self._failing_closed():
             try:
-                answered = self._guard.execute(who, operation)
+                answered = self.guard.execute(who, operation)
             except IdempotencyConflict:
                 if asked.former_hash == asked.request_hash:
                     raise
                 former = replace(who, request_hash=asked.former_hash)
-                answered = self._guard.execute(former, operation)
+                answered = self.guard.execute(former, operation)
         return Answered(answered.answer, is_replay=answered.is_replay or is_rebuilt)
 
     def can_transition(self, asked: Transition) -> tuple[Verdict, str]:
@@ -161,6 +175,17 @@ class Contracts:
         if proof.request_hash not in (asked.request_hash, asked.former_hash):
             raise _conflict(proof)
         return Answered(_changed(proof), is_replay=True)
+
+    def _carry_out_alone(self, asked: Transition) -> Answered:
+        """Do what is asked in a transaction of its own, which a refusal takes back."""
+        try:
+            with self._tables.writing() as connection:
+                done = self._carry_out(asked, connection)
+                if not done.answer.is_success:
+                    raise _Refused(done)
+        except _Refused as refused:
+            return refused.done
+        return done
 
     def _decide(
         self, asked: Transition, subject: Subject | None, ledger: Ledger, connection: Any

@@ -165,12 +165,15 @@ class Well(BaseModel):
     """All is well."""
 
     ok: bool = Field(examples=[True])
+    durable: bool | None = Field(
+        None, description="False while records of idempotency keys may be lost; else left out."
+    )
 
 
 def routes_of(engine: Engine, contracts: Decider) -> Routes:
     """Make the routes, and the lines that say who may call each."""
     routes = RouteTable({"headers": KEY_HEADERS})
-    probe = StoreProbe(engine)
+    probe = StoreProbe(engine, contracts.guard)
 
     # Whatever asks the store is not async: the store is synchronous, so FastAPI runs it in
     # threads.
@@ -270,17 +273,17 @@ def routes_of(engine: Engine, contracts: Decider) -> Routes:
             following = urlsafe_b64encode(text).decode().rstrip("=")
         return answer({"items": [document_of(proof) for proof in page], "next": following})
 
-    @routes("GET", "/v1/health", PUBLIC, response_model=Well)
+    @routes("GET", "/v1/health", PUBLIC, response_model=Well, response_model_exclude_none=True)
     async def health() -> dict[str, bool]:
         """Tell that the process lives; nothing else is asked."""
         return {"ok": True}
 
-    @routes("GET", "/v1/ready", PUBLIC, response_model=Well)
+    @routes("GET", "/v1/ready", PUBLIC, response_model=Well, response_model_exclude_none=True)
     async def ready() -> dict[str, bool]:
-        """Tell whether the store answers: 503 when it does not."""
+        """Tell whether the stores answer: 503 when one does not."""
         if (lacking := await probe.complaint()) is not None:
             raise StoreError(lacking)
-        return {"ok": True}
+        return {"ok": True, **probe.warning}
 
     return Routes([routes.router], routes.access)
 

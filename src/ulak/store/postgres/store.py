@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from ulak.clock import Clock, Instant
+from ulak.clock import Clock, Instant, ServerClock
 from ulak.core.admission import Ask
 from ulak.core.change import Change, Receipt
 from ulak.core.job import Message, NewJob, Request
@@ -43,7 +43,7 @@ from ulak.store.postgres.connections import (
 from ulak.store.postgres.control import CONTROL
 from ulak.store.postgres.listener import Listener
 from ulak.store.postgres.outbox import OUTBOX
-from ulak.store.postgres.session import SERVER_TIME, AlreadyThere, ServerClock, Session, Transaction
+from ulak.store.postgres.session import SERVER_TIME, AlreadyThere, Session, Transaction
 from ulak.store.postgres.transactions import PostgresStage, PostgresTransaction
 from ulak.store.processes import Watchers, tell_of_forks
 from ulak.store.protocol import Added, Claimed, ClaimRequest, Features, OutboxRow, Store, Tick

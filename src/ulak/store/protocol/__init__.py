@@ -93,6 +93,7 @@ __all__ = [
     "Progress",
     "ProofRow",
     "RateRow",
+    "RecordKeeper",
     "Renewal",
     "ScanStore",
     "ScheduleRow",
@@ -134,10 +135,25 @@ class Features:
     `transaction.PartedTransaction`."""
     dialect: str = ""
     """Which SQL the connections of its transactions speak: `sqlite`, `postgresql`, or none."""
+    removes_expired: bool = False
+    """Idempotency records go by themselves when they have expired: `clean_records` finds none."""
     flow_control: bool = False
     """Limits with keys, rates, pauses and fair flows are kept to."""
     durability: str = ""
     """In a sentence, what a power cut may cost."""
+
+
+class RecordKeeper(RecordStore, Protocol):
+    """A place for idempotency records, with or without jobs beside them."""
+
+    features: Features
+    clock: Clock
+
+    def open(self) -> None:
+        """Be ready for use; raises as `Store.open` does."""
+
+    def close(self) -> None:
+        """Give back connections and files; closing twice is nothing."""
 
 
 class Store(
@@ -149,13 +165,10 @@ class Store(
     CredentialStore,
     OutboxStore,
     ScanStore,
-    RecordStore,
+    RecordKeeper,
     Protocol,
 ):
     """The truth about every job: all roles together."""
-
-    features: Features
-    clock: Clock
 
     def open(self) -> None:
         """Be ready for use. Creates the schema when there is none.
@@ -163,9 +176,6 @@ class Store(
         Raises:
             StoreError: the schema is of another version, with the command that mends it.
         """
-
-    def close(self) -> None:
-        """Give back connections and files; closing twice is nothing."""
 
     def migrate(self) -> tuple[int, int]:
         """Bring the schema to this release; answer its version before and after."""

@@ -100,14 +100,24 @@ class TestProcesses(Suite):
             time.sleep(0.05)
 
 
+def hire(desk: Desk, worker: str) -> None:
+    """Register the worker that a process is."""
+    desk.hire(worker, lease=timedelta(hours=1))
+
+
 def in_children(
-    work: Callable[[Desk, str], T], reopen: Reopen, children: int = CHILDREN
+    work: Callable[[Desk, str], T],
+    reopen: Reopen,
+    children: int = CHILDREN,
+    *,
+    prepare: Callable[[Desk, str], object] = hire,
 ) -> list[T]:
-    """Do the work in several processes at once, each with a name of its own."""
+    """Do the work in several processes at once, each with a name of its own, once all of them are
+    prepared for it."""
     context = forked()
     start, answers = context.Barrier(children), context.Queue()
     started = [
-        context.Process(target=_child, args=(work, reopen, f"w{n}", start, answers))
+        context.Process(target=_child, args=(prepare, work, reopen, f"w{n}", start, answers))
         for n in range(children)
     ]
     for child in started:
@@ -121,13 +131,18 @@ def in_children(
 
 
 def _child(
-    work: Callable[[Desk, str], T], reopen: Reopen, worker: str, start: Barrier, answers: Queue[T]
+    prepare: Callable[[Desk, str], object],
+    work: Callable[[Desk, str], T],
+    reopen: Reopen,
+    worker: str,
+    start: Barrier,
+    answers: Queue[T],
 ) -> None:
     store = reopen()
     store.open()
     try:
         desk = Desk(store)
-        desk.hire(worker, lease=timedelta(hours=1))
+        prepare(desk, worker)
         start.wait(PATIENCE)
         answers.put(work(desk, worker))
     finally:

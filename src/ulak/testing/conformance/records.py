@@ -76,6 +76,11 @@ def stored(desk: Desk, row: RecordRow) -> RecordRow:
     return found
 
 
+def removable(desk: Desk, number: int) -> int:
+    """Return how many of so many expired records a cleaner removes: none where they go alone."""
+    return 0 if desk.store.features.removes_expired else number
+
+
 def changes_nothing(desk: Desk, row: RecordRow) -> None:
     """Try every verb that only the owner may use; each must be refused and leave no trace."""
     store, before = desk.store, find(desk, row)
@@ -343,6 +348,8 @@ class TestRecords(Suite):
     def test_of_what_has_expired_and_is_cleaned_up_the_former_owner_changes_nothing(
         self, desk: Desk
     ) -> None:
+        if desk.store.features.removes_expired:
+            pytest.skip("nobody cleans up: what has expired goes alone, by a clock of its own")
         row = claimed(desk, record(), ttl_us=LEASE)
         desk.turn(seconds=LEASE // SECOND)
         assert desk.store.clean_records(1) == 1
@@ -426,7 +433,7 @@ class TestRecords(Suite):
         later = finish(desk, claimed(desk, record("later")), ttl_us=LEASE + 1)
         left = claimed(desk, record("left"))
         desk.turn(seconds=LEASE // SECOND)
-        assert desk.store.clean_records(100) == 3
+        assert desk.store.clean_records(100) == removable(desk, 3)
         assert desk.store.clean_records(100) == 0
         assert [find(desk, row) for row in (alive, later, left)] == [alive, later, left]
         for row in (over, lapsed, unleased):
@@ -438,4 +445,5 @@ class TestRecords(Suite):
         for n in range(7):
             finish(desk, claimed(desk, record(f"order-{n}")), ttl_us=SECOND)
         desk.turn(seconds=1)
-        assert [desk.store.clean_records(3) for _ in range(4)] == [3, 3, 1, 0]
+        removed = [desk.store.clean_records(3) for _ in range(4)]
+        assert removed == [removable(desk, n) for n in (3, 3, 1, 0)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -13,19 +14,26 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from ulak.engine.engine import Engine
 from ulak.engine.worker import find_complaint
 from ulak.errors import StoreError, UlakError
+from ulak.idempotency import Guard
 from ulak.web.callers import guarded_router
 from ulak.web.metrics import Metrics
 from ulak.web.problems import problem
-from ulak.web.schemas import Health, HealthIndex
+from ulak.web.schemas import Health, HealthIndex, Readiness
 
 # Longer than a store's slow moments. A probe must wait longer, or it hears of no reason.
 PATIENCE_S = 2.0
 NOT_READY = "not-ready"
 
 
-def health_router(engine: Engine, unready: Callable[[], str | None]) -> APIRouter:
+# What readiness says besides while records of idempotency keys are kept where they may be lost.
+MAY_FORGET: Final = {"durable": False}
+
+
+def health_router(
+    engine: Engine, unready: Callable[[], str | None], guard: Guard | None = None
+) -> APIRouter:
     routes = guarded_router(tags=["health"])
-    probe = StoreProbe(engine)
+    probe = StoreProbe(engine, guard)
 
     @routes.head("/health", include_in_schema=False)
     @routes.get("/health", response_model=HealthIndex)
@@ -41,7 +49,7 @@ def health_router(engine: Engine, unready: Callable[[], str | None]) -> APIRoute
         return {"status": "live"}
 
     @routes.head("/health/ready", include_in_schema=False, response_model=None)
-    @routes.get("/health/ready", response_model=Health)
+    @routes.get("/health/ready", response_model=Readiness)
     async def ready(request: Request) -> JSONResponse:
         """Tell whether the process can work: 503 says what it lacks."""
         lacking = unready() or find_complaint(list(engine.kernel.working_here))
@@ -52,18 +60,26 @@ def health_router(engine: Engine, unready: Callable[[], str | None]) -> APIRoute
                 request, HTTPStatus.SERVICE_UNAVAILABLE, code=NOT_READY, detail=lacking,
                 headers={"Cache-Control": "no-store"},
             )  # fmt: skip
-        return JSONResponse({"status": "ready"}, headers={"Cache-Control": "no-store"})
+        document = {"status": "ready", **probe.warning}
+        return JSONResponse(document, headers={"Cache-Control": "no-store"})
 
     return routes
 
 
 class StoreProbe:
-    """Tries whether the store reads and writes; of many probes at once, one does it for all. A
-    store that hangs would otherwise take one more thread with every probe."""
+    """Tries whether the store reads and writes, and whether that of idempotency records reads; of
+    many probes at once, one does it for all. A store that hangs would otherwise take one more
+    thread with every probe."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, guard: Guard | None = None) -> None:
         self._engine = engine
+        self._guard = guard
         self._asking: asyncio.Task[None] | None = None
+
+    @property
+    def warning(self) -> dict[str, bool]:
+        """What to say besides of a process that can work."""
+        return MAY_FORGET if self._guard is not None and self._guard.may_forget else {}
 
     async def complaint(self) -> str | None:
         """Return why the store cannot be used, None when it answers."""
@@ -85,6 +101,8 @@ class StoreProbe:
         store.workers()
         # A file that is locked or full can still be read. This waits for a turn and writes nothing.
         store.report(())
+        if self._guard is not None:
+            self._guard.check()
 
 
 AN_EXAMPLE = """\

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ulak import Engine
 from ulak.errors import BadInput, NotSupported, StoreError
-from ulak.idempotency import Answer, Answered
+from ulak.idempotency import Answer, Answered, Guard
 from ulak.services.contracts.configuration import contracts_of
 from ulak.services.contracts.contracts import Contracts
 from ulak.services.contracts.outbox.desk import emit
@@ -54,6 +54,9 @@ class RemoteUnavailable(StoreError):
 
 class RemoteContracts:
     """Asks a remote what `Contracts` would decide here."""
+
+    guard: Guard | None = None
+    """The remote has one of its own."""
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
