@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.conformance.redis_server import RedisServer
 from tests.databases import Databases
 from tests.secrets_watch import WATCH
 from ulak.testing.servers import Pooler, Postgres
@@ -27,6 +28,19 @@ def pooler_server(postgres_server: Postgres) -> Iterator[Pooler]:
     """A pgbouncer in front of it, in transaction mode."""
     with Pooler(postgres_server) as pooler:
         yield pooler
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """The Redis of this process, which writes everything down before it answers."""
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """The URL of an empty database."""
+    return redis_server.empty()
 
 
 @pytest.fixture(scope="session")

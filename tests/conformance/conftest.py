@@ -35,8 +35,14 @@ OF_CONNECTIONS = frozenset(
 def pytest_itemcollected(item: pytest.Item) -> None:
     if not isinstance(item, pytest.Function) or item.cls is None or not hasattr(item, "callspec"):
         return
+    if item.callspec.params.get("reopen") == "redis" and item.cls.__name__ in NOT_YET_ON_REDIS:
+        item.add_marker(pytest.mark.skip(reason="the store on Redis keeps no records yet"))
     if item.callspec.params.get("reopen") == "pooled" and item.cls.__name__ not in OF_CONNECTIONS:
         item.add_marker("sampled")
+
+
+# What the store on Redis has not got yet: `docs/decisions/0024-jobs-on-redis.md`.
+NOT_YET_ON_REDIS = frozenset({"TestAwkwardRecords", "TestRecordRaces", "TestRecords"})
 
 
 @pytest.fixture(params=STORES)

@@ -6,6 +6,7 @@ from ulak.clock import ManualClock
 from ulak.store.memory import MemoryStore
 from ulak.store.postgres import PostgresStore
 from ulak.store.protocol import Store
+from ulak.store.redis import RedisStore
 from ulak.store.sqlite import SqliteStore
 
 
@@ -25,6 +26,10 @@ def pooled(url: str) -> Store:
     return PostgresStore(url, clock=ManualClock(), pooled=True)
 
 
+def redis(url: str) -> Store:
+    return RedisStore(url, clock=ManualClock())
+
+
 def make_schema(url: str) -> None:
     """What every database of PostgreSQL begins with, months of either clock included."""
     for store in (postgres(url), PostgresStore(url)):
@@ -37,4 +42,5 @@ STORES: dict[str, Callable[[str], Store]] = {
     "sqlite": sqlite,
     "postgres": postgres,
     "pooled": pooled,
+    "redis": redis,
 }

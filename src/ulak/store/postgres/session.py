@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import struct
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ import psycopg
 from psycopg import errors
 from psycopg.pq import ExecStatus, TransactionStatus
 
-from ulak.clock import Clock, Instant, SystemClock, Uptime
+from ulak.clock import Clock, Instant
 from ulak.core.job import Event
 from ulak.errors import Contended, Misconfigured, StoreError, WriteRefused
 from ulak.store.batches import Link
@@ -22,32 +21,12 @@ from ulak.store.postgres.timeouts import TimedConnection
 from ulak.store.postgres.values import Numbers, Texts
 from ulak.store.processes import StoreAway
 from ulak.store.protocol.outbox import NO_FLOWS
+from ulak.store.server_clock import ServerClock
 from ulak.store.sql.session import Row
 
 CountKey = tuple[str, int, str, str]
 
 SERVER_TIME = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-
-
-class ServerClock:
-    """Tells the time of the database server; before it has answered, that of this machine.
-
-    Each claim and each renewal brings its time along: to ask each time would cost a round trip.
-    """
-
-    def __init__(self) -> None:
-        # One tuple, replaced whole: every thread reads it.
-        self._heard = (SystemClock().now(), time.monotonic_ns())
-
-    def hear(self, now: Instant) -> None:
-        self._heard = (now, time.monotonic_ns())
-
-    def now(self) -> Instant:
-        said, heard_at = self._heard
-        return said + (time.monotonic_ns() - heard_at) // 1000
-
-    def uptime(self) -> Uptime:
-        return SystemClock().uptime()
 
 
 # A process that stands still in the middle of a transaction (a debugger, a paused machine) holds

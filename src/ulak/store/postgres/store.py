@@ -43,11 +43,12 @@ from ulak.store.postgres.connections import (
 from ulak.store.postgres.control import CONTROL
 from ulak.store.postgres.listener import Listener
 from ulak.store.postgres.outbox import OUTBOX
-from ulak.store.postgres.session import SERVER_TIME, AlreadyThere, ServerClock, Session, Transaction
+from ulak.store.postgres.session import SERVER_TIME, AlreadyThere, Session, Transaction
 from ulak.store.postgres.transactions import PostgresStage, PostgresTransaction
 from ulak.store.processes import Watchers, tell_of_forks
 from ulak.store.protocol import Added, Claimed, ClaimRequest, Features, OutboxRow, Store, Tick
 from ulak.store.records import RecordClaim, RecordId, RecordRow
+from ulak.store.server_clock import ServerClock
 from ulak.store.sql.session import Row
 from ulak.store.sql.store import SqlStore, read, read_now, written
 from ulak.store.transaction import StageTransaction
