@@ -15,6 +15,7 @@ from tests.scenario.test_postgres_outage import Load
 from ulak.errors import Misconfigured
 from ulak.ids import from_text
 from ulak.testing import faults
+from ulak.testing.conformance import Desk
 from ulak.wiring import store_of
 
 # What a store without transactions, and without records yet, does not write; and what is a sum.
@@ -82,6 +83,7 @@ def work(url: str) -> None:
     crashes.work(url)
 
 
+@pytest.mark.sampled
 @pytest.mark.shows("E-61")
 @pytest.mark.parametrize(
     ("point", "nth"),
@@ -148,5 +150,16 @@ def test_a_commit_of_another_process_wakes_a_worker(redis_url: str) -> None:
     with ulak.connect(redis_url, flows=[flow]) as engine, ulak.connect(redis_url) as other:
         rung: list[int] = []
         engine.store.on_commit(lambda: rung.append(1))
-        other.submit("rung", 1)
+        other.store.add([Desk(other.store).new()])
         eventually(lambda: rung)
+
+
+def test_a_store_says_what_it_stands_on_and_which_password_nobody_may_read(redis_url: str) -> None:
+    with ulak.connect(redis_url) as engine:
+        store: Any = engine.store
+        about = store.about()
+        assert (about["appendonly"], about["appendfsync"]) == ("yes", "always")
+        assert about["database"] == redis_url
+    other: Any = store_of("redis://ada:p%40ss@nowhere/0")
+    assert other.secrets() == ["p@ss"]
+    assert other.place == "redis://ada:***@nowhere/0"

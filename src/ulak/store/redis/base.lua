@@ -7,6 +7,8 @@ local is_due, has_moved, links = false, false, {}
 local FINAL = {done = true, failed = true, expired = true, cancelled = true}
 -- A date up to 2041 and a priority are one whole number that a score can hold.
 local PRIORITY = 2 ^ 51
+local EMPTY = {}
+for n = 1, #COLUMNS do EMPTY[n] = '' end
 
 function U.text(number) return string.format('%.0f', number) end
 
@@ -16,13 +18,29 @@ function U.seconds(instant) return string.format('%.6f', instant / 1e6) end
 function U.part(text) return (text:gsub('[%%:]', {['%'] = '%25', [':'] = '%3A'})) end
 
 -- A job is named by its id and its flow: by the id, names are in order and can be looked up.
-function U.name(row) return row[C.id] .. ':' .. row[C.flow] end
+local flows = {}
 
-function U.key(kind, row) return row[C.flow] .. ':' .. kind .. ':' .. row[C.id] end
+function U.flow(flow)
+  flows[flow] = flows[flow] or U.part(flow)
+  return flows[flow]
+end
 
+function U.name_of(id, flow) return id .. ':' .. U.flow(flow) end
+
+function U.name(row) return U.name_of(row[C.id], row[C.flow]) end
+
+function U.key(kind, row) return U.flow(row[C.flow]) .. ':' .. kind .. ':' .. row[C.id] end
+
+-- Read all of it at once: to look up each column in a small hash is to walk it as often.
 function U.load(name)
-  local row = call('HMGET', name:sub(38) .. ':job:' .. name:sub(1, 36), unpack(COLUMNS))
-  return row[1] and row or nil
+  local flat = call('HGETALL', name:sub(38) .. ':job:' .. name:sub(1, 36))
+  if #flat == 0 then return nil end
+  local row = {unpack(EMPTY)}
+  for n = 1, #flat, 2 do
+    local column = C[flat[n]]
+    if column then row[column] = flat[n + 1] end
+  end
+  return row
 end
 
 function U.find_name(id)
@@ -97,7 +115,7 @@ end
 -- A state of this name would be taken for the set of those that have ended.
 function U.state_key(flow, state)
   if state == 'finished' then state = '%finished' end
-  return flow .. ':jobs:' .. state
+  return U.flow(flow) .. ':jobs:' .. state
 end
 
 local function count(row, old)
@@ -127,9 +145,11 @@ local function waking(row)
   end
 end
 
+function U.finished_key(flow) return U.flow(flow) .. ':jobs:finished' end
+
 local function finished(row)
   if row and FINAL[row[C.role]] then
-    return row[C.flow] .. ':jobs:finished', U.seconds(row[C.changed_at])
+    return U.finished_key(row[C.flow]), U.seconds(row[C.changed_at])
   end
 end
 

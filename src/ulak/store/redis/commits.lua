@@ -58,7 +58,8 @@ local function write_results(change, row)
       end
     end
   end
-  if change.results then call('HSET', key, unpack(change.results)) end
+  local results = change.results or {}
+  for n = 1, #results, 2 do call('HSET', key, results[n], results[n + 1]) end
 end
 
 local function write_slots(change, row)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import redis
 from redis.exceptions import ConnectionError as Disconnected
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as TimedOut
 
 from ulak.errors import StoreError, WriteRefused
@@ -40,6 +40,10 @@ class Connection:
     def database(self) -> int:
         return int(self._pool.connection_kwargs.get("db") or 0)
 
+    def secrets(self) -> list[str]:
+        password = self._pool.connection_kwargs.get("password")
+        return [password] if password else []
+
     def run(self, script: str, digest: str, *args: Any) -> Any:
         """Run a script by its digest; it is sent whole where the server does not know it."""
         try:
@@ -60,8 +64,9 @@ class Connection:
                     raise TimedOut("it does not answer")
                 try:
                     answer = connection.read_response()
-                except ResponseError:
-                    is_whole = True
+                except ResponseError as error:
+                    # A primary that became a replica: its address may lead elsewhere by now.
+                    is_whole = not isinstance(error, ReadOnlyError)
                     raise
                 is_whole = True
                 return answer
@@ -78,7 +83,7 @@ class Connection:
             yield
         except NoScriptError as error:
             raise UnknownScript(f"{self.place}: {error}") from error
-        except (Disconnected, TimedOut, OSError) as error:
+        except (Disconnected, TimedOut, ReadOnlyError, OSError) as error:
             raise StoreAway(f"{self.place}: {error}") from error
         except ResponseError as error:
             if str(error).startswith("OOM"):

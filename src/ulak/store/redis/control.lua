@@ -46,7 +46,7 @@ function V.adopt(limit)
   local names = {}
   for _, state in ipairs({limit.source, limit.busy}) do
     for _, id in ipairs(call('ZRANGE', U.state_key(limit.flow, state), 0, -1)) do
-      names[#names + 1] = id .. ':' .. limit.flow
+      names[#names + 1] = U.name_of(id, limit.flow)
     end
   end
   table.sort(names)
@@ -95,6 +95,31 @@ function V.page(from, upto, limit, is_down)
   return V.load_all(names)
 end
 
+-- Return the names of jobs that an index has: those with a dedup key, also when they hold it no
+-- longer; those of an owner; those with a role, unless there are too many.
+function V.keyed(key)
+  local names = {}
+  for n, member in ipairs(call('ZRANGEBYLEX', 'ulak:keyed', '[' .. key .. '\0', '(' .. key .. '\1')) do
+    names[n] = member:sub(#key + 2)
+  end
+  return names
+end
+
+function V.owned(owner) return call('ZRANGE', 'ulak:owned:' .. owner, 0, -1) end
+
+function V.with_role(role, wanted, most)
+  local names, states = {}, {}
+  for _, field in ipairs(call('HKEYS', 'ulak:counts')) do
+    local flow, _, state, own = field:match('^(.-)%z(.-)%z(.-)%z(.-)$')
+    if own == role and (wanted == '' or wanted == flow) then states[U.state_key(flow, state)] = flow end
+  end
+  for key, flow in pairs(states) do
+    if #names + call('ZCARD', key) > most then return false end
+    for _, id in ipairs(call('ZRANGE', key, 0, -1)) do names[#names + 1] = U.name_of(id, flow) end
+  end
+  return names
+end
+
 -- Read what belongs to a job.
 function V.part(id, kind, command, ...)
   local name = U.find_name(id)
@@ -108,13 +133,6 @@ function V.slots(limit)
     found[#found + 1] = {name, call('HGETALL', 'ulak:slots:' .. name)}
   end
   return found
-end
-
-function V.keys()
-  local found = call('ZRANGE', 'ulak:keys', 0, -1, 'WITHSCORES')
-  local keys = {}
-  for n = 1, #found, 2 do keys[#keys + 1] = {found[n], call('GET', found[n]), found[n + 1]} end
-  return keys
 end
 
 function V.leased(worker)
@@ -138,9 +156,10 @@ function V.standing(most_ends, since)
     end
   end
   for _, flow in ipairs(call('SMEMBERS', 'ulak:flows')) do
-    local ids = call('ZREVRANGEBYSCORE', flow .. ':jobs:finished', '+inf', '(' .. since, 'LIMIT', 0, most_ends)
+    local ids = call(
+      'ZREVRANGEBYSCORE', U.finished_key(flow), '+inf', '(' .. since, 'LIMIT', 0, most_ends)
     for _, id in ipairs(ids) do
-      local row = call('HMGET', flow .. ':job:' .. id, 'role', 'changed_at')
+      local row = call('HMGET', U.flow(flow) .. ':job:' .. id, 'role', 'changed_at')
       ends[#ends + 1] = {flow, row[1], row[2]}
     end
   end
@@ -184,7 +203,8 @@ end
 
 -- The same of messages, a page at a time: where it ends, and what was found.
 function V.lost_messages(after, limit)
-  local page, found = call('ZRANGEBYSCORE', 'ulak:deliveries', '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, limit), {}
+  local found, page = {}, call(
+    'ZRANGEBYSCORE', 'ulak:deliveries', '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
   for n = 1, #page, 2 do
     local id, seq = page[n]:match('^(.-):(%-?%d+):')
     if seq ~= '0' and not U.find_name(id) then found[#found + 1] = {'messages', id} end

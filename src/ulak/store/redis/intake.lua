@@ -7,7 +7,7 @@ end
 
 function U.key_name(tenant, flow, key)
   local owner = tenant == '' and '' or U.part(tenant) .. ':'
-  return flow .. ':key:' .. owner .. U.part(key)
+  return U.flow(flow) .. ':key:' .. owner .. U.part(key)
 end
 
 -- Return the id of the job that holds a key now.
@@ -46,7 +46,10 @@ local function write(job)
   call('SADD', 'ulak:flows', row[C.flow])
   call('HSET', U.key('payload', row), 'data', job.data, 'schema', job.schema, 'trace', job.trace)
   local key = U.dedup_key(row)
-  if key then U.take_key(key, row[C.id], job.key_until) end
+  if key then
+    U.take_key(key, row[C.id], job.key_until)
+    call('ZADD', 'ulak:keyed', 0, row[C.dedup_key] .. '\0' .. U.name(row))
+  end
   if job.event.proof then call('HSET', U.key('job', row), 'proven', '1') end
   U.append(row, job.event)
 end
@@ -59,7 +62,7 @@ function U.add(job, stop)
   if answer then
     became = 'known'
   elseif holder then
-    became, answer = 'held', U.load(holder .. ':' .. row[C.flow])
+    became, answer = 'held', U.load(U.name_of(holder, row[C.flow]))
   elseif stop then
     return {'stopped', unpack(stop)}
   else

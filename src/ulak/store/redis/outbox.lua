@@ -20,8 +20,7 @@ local function load_handlers()
 end
 
 local function parts_of(delivery)
-  local id, seq, n, handler = delivery:match('^(.-):(%-?%d+):(%-?%d+):(.*)$')
-  return id, seq, n, handler
+  return delivery:match('^(.-):(%-?%d+):(%-?%d+):(.*)$')
 end
 
 local function line_of(handler, key) return 'ulak:line:' .. handler .. '\0' .. key end
@@ -117,17 +116,18 @@ local function close(delivery, row, ...)
   change(delivery, row, ...)
 end
 
+local FOUND = {'state', 'key', 'at', 'tries', 'position', 'not_before'}
+
 local function find(delivery)
-  local row = call('HMGET', 'ulak:delivery:' .. delivery, 'state', 'key', 'at', 'tries', 'position', 'not_before')
-  if row[1] then
-    return {
-      state = row[1], key = row[2], at = row[3], tries = row[4], position = row[5], not_before = row[6],
-    }
-  end
+  local fields, row = call('HMGET', 'ulak:delivery:' .. delivery, unpack(FOUND)), {}
+  if not fields[1] then return nil end
+  for n, name in ipairs(FOUND) do row[name] = fields[n] end
+  return row
 end
 
 local function drop(delivery)
-  local row, id, handler = find(delivery), parts_of(delivery), delivery:match('^.-:%-?%d+:%-?%d+:(.*)$')
+  local row = find(delivery)
+  local id, _, _, handler = parts_of(delivery)
   call('DEL', 'ulak:delivery:' .. delivery)
   call('ZREM', 'ulak:deliveries', delivery)
   call('ZREM', 'ulak:lone', delivery)
@@ -308,7 +308,8 @@ end
 -- Return deliveries above a position.
 function V.deliveries(after, limit)
   local found = {}
-  for n, delivery in ipairs(call('ZRANGEBYSCORE', 'ulak:deliveries', '(' .. after, '+inf', 'LIMIT', 0, limit)) do
+  local from = '(' .. after
+  for n, delivery in ipairs(call('ZRANGEBYSCORE', 'ulak:deliveries', from, '+inf', 'LIMIT', 0, limit)) do
     found[n] = read(delivery)
   end
   return found

@@ -22,6 +22,7 @@ from ulak.core.backlog import (
     LaneCount,
     Standing,
 )
+from ulak.core.bounds import short_key
 from ulak.core.change import Change
 from ulak.core.job import Event, JobRow, Payload, Request, Result
 from ulak.ids import find_range, to_text
@@ -34,9 +35,10 @@ from ulak.store.protocol import (
     ProofRow,
     WorkerRow,
 )
-from ulak.store.protocol.filters import matcher
+from ulak.store.protocol.filters import UNREMARKABLE, matcher
 from ulak.store.redis.base import MOST_READ
 from ulak.store.redis.outbox import RedisOutbox
+from ulak.store.redis.scripts import MOST_CHANGED
 from ulak.store.redis.values import (
     NUL,
     job_id,
@@ -50,6 +52,9 @@ from ulak.store.redis.values import (
     unpack,
     write_change,
 )
+
+# So many names of an index are read at once.
+MOST_NAMED = 50_000
 
 
 class RedisReads(RedisOutbox):
@@ -125,15 +130,27 @@ class RedisReads(RedisOutbox):
         return sum(1 for _ in self._matching(where, after))
 
     def _matching(self, where: JobFilter, after: bytes | None) -> Iterator[JobRow]:
-        matches = matcher(where)
-        if where.owner is None:
-            yield from filter(matches, self._downward(where, after))
-            return
-        owned = self.find_owned(where.owner, limit=2**31)
-        ids = sorted((i for _, i in owned if after is None or i < after), reverse=True)
-        for start in range(0, len(ids), MOST_READ):
-            rows = [self.find_job(i) for i in ids[start : start + MOST_READ]]
-            yield from (row for row in rows if row is not None and matches(row))
+        names = self._named(where)
+        rows = self._downward(where, after) if names is None else self._loaded(names, after)
+        return filter(matcher(where), rows)
+
+    def _named(self, where: JobFilter) -> list[str] | None:
+        """Return the names of jobs that an index has for a filter, if one has few enough."""
+        found: list[bytes] | None = None
+        if where.owner is not None:
+            found = self.call("owned", where.owner)
+        elif where.dedup_key is not None:
+            found = self.call("keyed", short_key(where.dedup_key))
+        elif where.role is not None and where.role not in UNREMARKABLE:
+            found = self.call("with_role", where.role, where.flow or "", MOST_NAMED)
+        return None if found is None else [name.decode() for name in found]
+
+    def _loaded(self, names: list[str], after: bytes | None) -> Iterator[JobRow]:
+        last = "~" if after is None else to_text(after)
+        below = sorted((name for name in names if name[:36] < last), reverse=True)
+        for start in range(0, len(below), MOST_READ):
+            rows = self.call("load_all", below[start : start + MOST_READ])
+            yield from (read_row(row) for row in rows if row is not None)
 
     def _downward(self, where: JobFilter, after: bytes | None) -> Iterator[JobRow]:
         """Read jobs from the newest on, or those of a range of ids."""
@@ -157,8 +174,16 @@ class RedisReads(RedisOutbox):
     def ended(
         self, flow: str, state: str, *, before: Instant, limit: int, after: bytes = b""
     ) -> list[JobRow]:
-        above = to_text(after) if after else ""
-        return [read_row(row) for row in self.call("ended", flow, state, before, limit, above)]
+        names: list[bytes] = []
+        offset, is_over = 0, False
+        while not is_over:
+            found, is_over = self.call("ended", flow, state, before, offset)
+            names += found
+            offset += MOST_CHANGED
+        above = to_text(after).encode() if after else b""
+        first = sorted(name for name in names if name[:36] > above)[:limit]
+        rows = self.call("load_all", [name.decode() for name in first])
+        return [read_row(row) for row in rows if row is not None]
 
     def due(self, limit: int, *, after: tuple[Instant, bytes] = (0, b"")) -> list[JobRow]:
         at, last = after
@@ -224,13 +249,18 @@ class RedisReads(RedisOutbox):
     # Scans -----------------------------------------------------------------------
 
     def scan_keys(self) -> Iterator[DedupRow]:
-        rows = []
-        for name, owner, until_at in self.call("keys"):
-            flow, _, *parts = name.decode().split(":")
-            *tenant, key = map(unquote, parts)
-            until = None if until_at == b"inf" else int(until_at)
-            rows.append(DedupRow("".join(tenant), flow, key, job_id(owner.decode()), until))
-        return iter(sorted(rows))
+        """Of keys that come or go meanwhile there may be some."""
+        seen: set[bytes] = set()
+        cursor = b""
+        while cursor != b"0":
+            cursor, flat = self.do("ZSCAN", "ulak:keys", cursor or 0, "COUNT", MOST_READ)
+            found = dict(zip(flat[::2], flat[1::2], strict=True))
+            fresh = [name for name in found if name not in seen]
+            seen.update(fresh)
+            owners = self.do("MGET", *fresh) if fresh else []
+            for name, owner in zip(fresh, owners, strict=True):
+                if owner is not None:
+                    yield _read_key(name.decode(), owner.decode(), found[name])
 
     def scan_proofs(self, tenant: str, *, after: int = 0, limit: int = 1000) -> list[ProofRow]:
         self._chain(tenant)
@@ -268,6 +298,13 @@ class RedisReads(RedisOutbox):
             found += lost
         pairs = {(kind.decode(), owner.decode()) for kind, owner in found}
         return sorted(f"{kind} of job {owner}: there is no such job" for kind, owner in pairs)
+
+
+def _read_key(name: str, owner: str, until_at: bytes) -> DedupRow:
+    flow, _, *parts = name.split(":")
+    *tenant, key = map(unquote, parts)
+    until = None if until_at == b"inf" else int(until_at)
+    return DedupRow("".join(tenant), flow, key, job_id(owner), until)
 
 
 def _seconds_ago(now: Instant) -> str:

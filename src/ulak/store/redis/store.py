@@ -40,7 +40,7 @@ from ulak.store.records import RecordClaim, RecordId, RecordRow
 from ulak.store.redis.listener import Listener
 from ulak.store.redis.reads import RedisReads
 from ulak.store.redis.scripts import MOST_CHANGED
-from ulak.store.redis.server import NO_ANSWER, SCHEMA, check_server
+from ulak.store.redis.server import NO_ANSWER, SCHEMA, ask_server, check_server
 from ulak.store.redis.values import (
     NUL,
     job_id,
@@ -94,6 +94,27 @@ class RedisStore(RedisReads):
 
     def migrate(self) -> tuple[int, int]:
         return (SCHEMA, SCHEMA)
+
+    def about(self) -> dict[str, object]:
+        server = ask_server(self._connection)
+        return {
+            "redis": server.version, "database": self._connection.place,
+            "appendonly": "yes" if server.has_log else "no", "appendfsync": server.appendfsync,
+            "maxmemory_policy": server.eviction, "schema": SCHEMA, "newest_schema": SCHEMA,
+        }  # fmt: skip
+
+    @property
+    def newest_schema(self) -> int:
+        return SCHEMA
+
+    @property
+    def place(self) -> str:
+        """Where it is, as far as its URL says."""
+        return self._connection.place
+
+    def secrets(self) -> list[str]:
+        """Return what must not be read in a log: the password that it connects with."""
+        return self._connection.secrets()
 
     def after_fork_in_child(self) -> None:
         super().after_fork_in_child()
@@ -241,12 +262,20 @@ class RedisStore(RedisReads):
         note: str = "",
         of: tuple[str, str] | None = None,
     ) -> int:
-        flow, state = of or ("", "")
+        """A page of a flow is one call, and if somebody acts one line of audit."""
         # The script knows how many, and writes it where this says so many.
         details = jobs.prune_details(-1, before)
         said = (actor, jobs.PRUNE, jobs.PRUNE_SUBJECT, note, details) if actor else ()
-        pruned: int = self.call("prune", before, limit, flow, state, *said, kind="prune")
-        return pruned
+        flows = sorted(self.do("SMEMBERS", "ulak:flows")) if of is None else [of[0].encode()]
+        left = limit
+        for flow in flows:
+            asked = (flow.decode(), "" if of is None else of[1])
+            offset, is_over = 0, False
+            while left > 0 and not is_over:
+                found = self.call("prune", before, left, *asked, offset, *said, kind="prune")
+                pruned, offset, is_over = found
+                left -= pruned
+        return limit - left
 
     # Records: not here yet ---------------------------------------------------------
 

@@ -181,22 +181,16 @@ end
 
 local function ended_before(flow, before, offset)
   local upto = '(' .. U.seconds(before)
-  return call('ZRANGEBYSCORE', flow .. ':jobs:finished', '-inf', upto, 'LIMIT', offset, 100)
+  return call('ZRANGEBYSCORE', U.finished_key(flow), '-inf', upto, 'LIMIT', offset, MOST_CHANGED)
 end
 
-function V.ended(flow, state, before, limit, after)
-  local ids, offset, found = {}, 0, {}
-  while true do
-    local page = ended_before(flow, before, offset)
-    for _, id in ipairs(page) do
-      if id > after and call('ZSCORE', U.state_key(flow, state), id) then ids[#ids + 1] = id end
-    end
-    if #page == 0 then break end
-    offset = offset + 100
+-- Return who stands in a state, of a page of those that ended before then; and whether it is the last.
+function V.ended(flow, state, before, offset)
+  local found, page = {}, ended_before(flow, before, offset)
+  for _, id in ipairs(page) do
+    if call('ZSCORE', U.state_key(flow, state), id) then found[#found + 1] = U.name_of(id, flow) end
   end
-  table.sort(ids)
-  for n = 1, math.min(limit, #ids) do found[n] = ids[n] .. ':' .. flow end
-  return pack_all(found)
+  return {found, #page < MOST_CHANGED and 1 or 0}
 end
 
 -- A duplicate is answered with it until its key expires; what it says may not have arrived.
@@ -220,9 +214,8 @@ local function forget(row)
     local schedule, at = ticked:match('^(.*)%z(.-)$')
     call('ZREM', 'ulak:ticks:' .. schedule, at .. ':' .. id)
   end
-  row[C.requests] = '0'
+  call('ZREM', 'ulak:keyed', row[C.dedup_key] .. '\0' .. name)
   U.place(nil, row)
-  call('ZREM', 'ulak:asked', name)
   call('ZREM', 'ulak:jobs', name)
   call('DEL', 'ulak:ticked:' .. id, 'ulak:outbox:' .. id)
   for _, kind in ipairs({'job', 'payload', 'trail', 'results', 'requests', 'owners'}) do
@@ -230,31 +223,21 @@ local function forget(row)
   end
 end
 
-local function prune_flow(flow, state, before, limit)
-  local offset, pruned = 0, 0
-  while pruned < limit do
-    local page = ended_before(flow, before, offset)
-    for _, id in ipairs(page) do
-      local row = pruned < limit and U.load(id .. ':' .. flow)
-      if row and (state == '' or row[C.state] == state) and not is_needed(row) then
-        forget(row)
-        pruned = pruned + 1
-      else
-        offset = offset + 1
-      end
+-- Remove what is not needed of a page of those that ended before then. Answer how many, where the
+-- next page begins, and whether this was the last.
+function V.prune(before, limit, flow, state, offset, actor, act, subject, note, details)
+  local page, pruned = ended_before(flow, before, offset), 0
+  for _, id in ipairs(page) do
+    local row = pruned < limit and U.load(U.name_of(id, flow))
+    if row and (state == '' or row[C.state] == state) and not is_needed(row) then
+      forget(row)
+      pruned = pruned + 1
+    else
+      offset = offset + 1
     end
-    if #page == 0 then break end
   end
-  return pruned
-end
-
-function V.prune(before, limit, flow, state, actor, act, subject, note, details)
-  local pruned = 0
-  for _, each in ipairs(flow == '' and call('SMEMBERS', 'ulak:flows') or {flow}) do
-    pruned = pruned + prune_flow(each, state, before, limit - pruned)
-  end
-  if pruned > 0 and actor then 
+  if pruned > 0 and actor then
     U.note(actor, act, subject, note ~= '' and note, (details:gsub(':%-1,', ':' .. pruned .. ',')))
   end
-  return pruned
+  return {pruned, offset, #page < MOST_CHANGED and 1 or 0}
 end

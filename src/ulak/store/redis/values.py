@@ -68,11 +68,6 @@ def read_row(packed: bytes) -> JobRow:
     )
 
 
-def name_of(row: JobRow) -> str:
-    """Return how the script names a job."""
-    return f"{to_text(row.id)}:{row.flow}"
-
-
 def write_event(event: Event, proof: bytes | None = None) -> dict[str, object]:
     line = bytes([len(event.commit_id)]) + event.commit_id + pack(event[1:16])
     written: dict[str, object] = {"seq": event.seq, "at": event.at, "line": raw(line)}
