@@ -9,8 +9,8 @@ from typing import Any
 from ulak.clock import Clock, Instant
 from ulak.store import faults
 from ulak.store.processes import Watchers, tell_of_forks
-from ulak.store.redis.connection import Connection
-from ulak.store.redis.scripts import make_script
+from ulak.store.redis.connection import Connection, UnknownFunction
+from ulak.store.redis.scripts import make_library
 from ulak.store.redis.values import pack
 from ulak.store.server_clock import ServerClock
 
@@ -27,7 +27,7 @@ class RedisBase:
         self.clock: Clock = clock or ServerClock()
         self._connection = Connection(url)
         self._channel = f"ulak:{self._connection.database}"
-        self._script, self._digest = make_script(self._channel)
+        self._function, self._library = make_library()
         self._me = os.urandom(8).hex()
         self._rings: list[Callable[[], None]] = []
         self._watchers = Watchers()
@@ -69,9 +69,13 @@ class RedisBase:
         if points is not None:
             # A call is whole: nothing is written before it is sent, everything when it is answered.
             faults.point(points.inside)
-        now, is_due, has_moved, answer = self._connection.run(
-            self._script, self._digest, verb, packed, given, self._me, len(args)
-        )
+        words = (self._function, 0, verb, packed, len(args), given, self._channel, self._me)
+        try:
+            answered = self._connection.do("FCALL", *words)
+        except UnknownFunction:
+            self._connection.do("FUNCTION", "LOAD", "REPLACE", self._library)
+            answered = self._connection.do("FCALL", *words)
+        now, is_due, has_moved, answer = answered
         if isinstance(self.clock, ServerClock):
             self.clock.hear(int(now))
         if points is not None:

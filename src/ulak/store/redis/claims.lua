@@ -55,6 +55,7 @@ end
 
 -- Return the lines of these lanes that have jobs; a lane that ends in `/*` is one for each tenant.
 local function find_lines(lanes)
+  U.write_names()
   local lines, named = {}, {}
   local function add(line, family, tenant)
     lines[#lines + 1] = {

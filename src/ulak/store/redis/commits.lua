@@ -29,7 +29,8 @@ local function check(changes)
   local found = {}
   for n, change in ipairs(changes) do
     local old = U.load(U.name(change.row))
-    local is_done = old and U.is_in_trail(change.row, change.commit)
+    local is_known = old and tonumber(old[C.seq]) >= tonumber(change.row[C.seq])
+    local is_done = is_known and U.is_in_trail(change.row, change.commit)
     if old and not is_done and not refusal(change, old) then
       local wrong = complaint(change, old)
       if wrong then return nil, {change.row[C.id], wrong} end
@@ -80,7 +81,7 @@ end
 -- Columns that never change stay, and so do side columns; an operator may change two of the first.
 local function merge(change, old)
   local row = change.row
-  for n = 1, FIRST_MUTABLE do
+  for _, n in ipairs(KEPT) do
     if change.token or (n ~= C.flow_version and n ~= C.keys) then row[n] = old[n] end
   end
   row[C.requests] = U.settle(old, change.answers)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import redis
 from redis.exceptions import ConnectionError as Disconnected
-from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as TimedOut
 
 from ulak.errors import StoreError, WriteRefused
@@ -44,13 +44,6 @@ class Connection:
         password = self._pool.connection_kwargs.get("password")
         return [password] if password else []
 
-    def run(self, script: str, digest: str, *args: Any) -> Any:
-        """Run a script by its digest; it is sent whole where the server does not know it."""
-        try:
-            return self.do("EVALSHA", digest, 0, *args)
-        except UnknownScript:
-            return self.do("EVAL", script, 0, *args)
-
     def do(self, *words: Any) -> Any:
         """Run one command, once: who repeats it knows whether that is safe."""
         deadline = get_deadline()
@@ -81,11 +74,11 @@ class Connection:
         """Raise what goes wrong as errors of stores."""
         try:
             yield
-        except NoScriptError as error:
-            raise UnknownScript(f"{self.place}: {error}") from error
         except (Disconnected, TimedOut, ReadOnlyError, OSError) as error:
             raise StoreAway(f"{self.place}: {error}") from error
         except ResponseError as error:
+            if "Function not found" in str(error):
+                raise UnknownFunction(f"{self.place}: {error}") from error
             if str(error).startswith("OOM"):
                 raise WriteRefused(f"{self.place} has no memory left: {error}") from error
             raise StoreError(f"{self.place}: {error}") from error
@@ -96,5 +89,5 @@ class Connection:
         self.client.close()
 
 
-class UnknownScript(StoreError):
-    """The server was restarted, or has forgotten its scripts."""
+class UnknownFunction(StoreError):
+    """The server has never had the library of this release, or has lost it."""

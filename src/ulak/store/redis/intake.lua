@@ -39,11 +39,17 @@ function U.own(row, owner, since)
   call('ZADD', 'ulak:owned:' .. owner, U.text(since), name)
 end
 
+local known
+resets[#resets + 1] = function() known = {} end
+
 local function write(job)
   local row = job.row
   U.put(row)
   call('ZADD', 'ulak:jobs', 0, U.name(row))
-  call('SADD', 'ulak:flows', row[C.flow])
+  if not known[row[C.flow]] then
+    known[row[C.flow]] = true
+    call('SADD', 'ulak:flows', row[C.flow])
+  end
   call('HSET', U.key('payload', row), 'data', job.data, 'schema', job.schema, 'trace', job.trace)
   local key = U.dedup_key(row)
   if key then

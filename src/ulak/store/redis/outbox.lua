@@ -5,6 +5,7 @@ local FIELDS = {
 }
 local COUNTED = {pending = true, dead = true, refused = true}
 local handlers
+resets[#resets + 1] = function() handlers = nil end
 
 -- Every handler by name: what it wants, for how long it tries, and whose events it follows.
 local function load_handlers()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
@@ -100,7 +101,7 @@ class RedisReads(RedisOutbox):
 
     def find_progress(self, job_id: bytes) -> Progress | None:
         found = self._part(job_id, "job", "HGET", "progress")
-        return Progress(job_id, *unpack(found)) if found else None
+        return Progress(job_id, *json.loads(found)) if found else None
 
     def trail(self, job_id: bytes, *, after: int = 0, limit: int = 1000) -> list[Event]:
         if limit <= 0:

@@ -9,7 +9,7 @@ from ulak.errors import Misconfigured, StoreError
 from ulak.store.redis.connection import Connection
 from ulak.store.redis.values import read_map
 
-OLDEST: Final = (6, 2)
+OLDEST: Final = (7, 0)
 SCHEMA: Final = 1
 
 _FAILOVER: Final = "a failover loses what had not reached the replica"

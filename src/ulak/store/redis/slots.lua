@@ -1,6 +1,7 @@
 -- Slots: at most so many jobs of a limit, or of one of its keys. What a call has read of a limit it
 -- remembers. A slot is stored under its number as `closed|of_state|name of its job`.
-local opened, freed = {}, {}
+local opened, freed, pauses
+resets[#resets + 1] = function() opened, freed, pauses = {}, {}, nil end
 local KEY, ON_KEY, ON_RATE = 'key', '/key/', '/rate/'
 
 function U.stage_of(name) return name:match('^[^/]*/[^/]*') end
@@ -142,8 +143,6 @@ function U.kept_slot(slot)
 end
 
 -- Pauses ------------------------------------------------------------------------
-
-local pauses
 
 -- Every pause by `kind\0name`: until when (nil for ever), by whom, why, since when.
 function U.pauses()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -58,7 +59,7 @@ from ulak.store.redis.values import (
 
 
 class RedisStore(RedisReads):
-    """A `Store` in one database of one Redis server, 6.2 or newer.
+    """A `Store` in one database of one Redis server, 7.0 or newer.
 
     Args:
         url: Where it is: `redis://host:port/database`.
@@ -183,7 +184,7 @@ class RedisStore(RedisReads):
         self.call("dismiss", to_text(job_id), fields, kind="dismiss")
 
     def report(self, progress: Sequence[Progress]) -> None:
-        lines = [(to_text(one.job_id), raw(pack(one[1:]))) for one in progress]
+        lines = [(to_text(one.job_id), json.dumps(one[1:])) for one in progress]
         self.call("report", lines, kind="report")
 
     # Leases ----------------------------------------------------------------------

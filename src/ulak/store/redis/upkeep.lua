@@ -135,8 +135,9 @@ local function sweep_slots(limit)
 end
 
 local function sweep_buckets(limit)
-  local full = 0
-  for _, name in ipairs(call('HKEYS', 'ulak:buckets')) do
+  local full, names = 0, call('HKEYS', 'ulak:buckets')
+  table.sort(names)
+  for _, name in ipairs(names) do
     if full < limit and U.is_full(name) then
       call('HDEL', 'ulak:buckets', name)
       call('ZREM', 'ulak:ready', name)

@@ -7,6 +7,7 @@ and bytes to Lua; data, which may be any bytes, travels beside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from types import NoneType
 from typing import Any, Final, get_args, get_type_hints
 
@@ -55,17 +56,27 @@ def _reader_of(hint: Any) -> Callable[[str], Any]:
     return read if NoneType not in kinds else lambda text: read(text) if text else None
 
 
+# What moves often comes first: a small hash is searched from its beginning.
+_FIRST = (
+    "token", "version", "seq", "leased_by", "leased_at", "stood", "state", "role", "lane",
+    "not_before", "changed_at", "has_results", "attempt", "parked_on", "requests", "lapses",
+    "lapsed", "code",
+)  # fmt: skip
+COLUMNS: Final = (*_FIRST, *(name for name in JobRow._fields if name not in _FIRST))
+"""The columns of a job in the order of its hash."""
+
+_to_hash = itemgetter(*(JobRow._fields.index(name) for name in COLUMNS))
+_to_row = itemgetter(*(COLUMNS.index(name) for name in JobRow._fields))
 _READERS = [_reader_of(hint) for hint in get_type_hints(JobRow).values()]
 
 
 def write_row(row: JobRow) -> list[str]:
-    return [to_text(row[0]), *map(_text, row[1:])]
+    return [_text(value) for value in _to_hash((to_text(row[0]), *row[1:]))]
 
 
 def read_row(packed: bytes) -> JobRow:
-    return JobRow._make(
-        [read(text) for read, text in zip(_READERS, _unpack_row(packed), strict=True)]
-    )
+    texts = _to_row(_unpack_row(packed))
+    return JobRow._make([read(text) for read, text in zip(_READERS, texts, strict=True)])
 
 
 def write_event(event: Event, proof: bytes | None = None) -> dict[str, object]:
