@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from ulak.clock import Clock, Duration
 from ulak.core.flow import Flow
@@ -38,6 +38,7 @@ SCHEMES = (
     "sqlite:///file.db",
     "sqlite:////absolute/file.db",
     "postgresql://user@host/database",
+    "redis://host/0",
     "memory://",
 )
 
@@ -50,7 +51,9 @@ def connect(
     `sqlite:///app.db` is a file beside the program; `?synchronous=NORMAL` trades the last
     commits before a power cut for speed. `postgresql://user@host/database` is a database of
     any number of machines; its options are those of libpq, and `?pooled=true` says that a pooler
-    in transaction mode stands before it. `memory://` forgets everything with the process.
+    in transaction mode stands before it. `redis://host/0` is a database of a Redis server that
+    writes a log and removes nothing; `?durability=none` says that it may lose jobs. `memory://`
+    forgets everything with the process.
 
     Raises:
         BadInput: the URL names no store that ulak knows.
@@ -108,6 +111,8 @@ def store_of(url: str, *, clock: Clock | None = None) -> Store:
         return _sqlite(url, rest, clock)
     if scheme in ("postgresql", "postgres") and rest.startswith("//"):
         return _postgres(url, clock)
+    if scheme in ("redis", "rediss") and rest.startswith("//"):
+        return _redis(url, clock)
     raise BadInput(f"{without_password(url)!r} names no store; use one of {', '.join(SCHEMES)}")
 
 
@@ -292,6 +297,24 @@ def _postgres(url: str, clock: Clock | None) -> Store:
         raise BadInput(f"{shown!r} cannot be read: {why}") from None
     store: Store = PostgresStore(conninfo, pooled=pooled == "true", clock=clock)
     return store
+
+
+def _redis(url: str, clock: Clock | None) -> Store:
+    try:
+        from ulak.store.redis import RedisStore
+    except ImportError as error:
+        raise BadInput(
+            f"{without_password(url)!r} needs redis, which is not installed ({error}); "
+            "install ulak[redis]"
+        ) from None
+    place, _, query = url.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    durability = options.pop("durability", "full")
+    if durability not in ("full", "none"):
+        raise BadInput(f"{without_password(url)!r}: write durability=full or durability=none")
+    if options:
+        place = f"{place}?{urlencode(options)}"
+    return RedisStore(place, clock=clock, may_forget=durability == "none")
 
 
 def _without_pooled(url: str) -> tuple[str, str]:

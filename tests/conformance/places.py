@@ -12,6 +12,9 @@ from tests.conformance.stores import make_schema
 @contextmanager
 def place_of(name: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
     """Return what the factory of the store of this name is called with."""
+    if name == "redis":
+        yield request.getfixturevalue("redis_url")
+        return
     if name not in ("postgres", "pooled"):
         yield str(folder / "jobs.db")
         return

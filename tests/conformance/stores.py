@@ -6,7 +6,7 @@ from ulak.clock import ManualClock
 from ulak.store.memory import MemoryStore
 from ulak.store.postgres import PostgresStore
 from ulak.store.protocol import Store
-from ulak.store.redis import RedisRecords
+from ulak.store.redis import RedisRecords, RedisStore
 from ulak.store.sqlite import SqliteStore
 
 
@@ -31,6 +31,10 @@ def redis_records(url: str) -> RedisRecords:
     return RedisRecords(url, clock=ManualClock())
 
 
+def redis(url: str) -> Store:
+    return RedisStore(url, clock=ManualClock())
+
+
 def make_schema(url: str) -> None:
     """What every database of PostgreSQL begins with, months of either clock included."""
     for store in (postgres(url), PostgresStore(url)):
@@ -43,4 +47,5 @@ STORES: dict[str, Callable[[str], Store]] = {
     "sqlite": sqlite,
     "postgres": postgres,
     "pooled": pooled,
+    "redis": redis,
 }

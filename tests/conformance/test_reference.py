@@ -37,7 +37,7 @@ def test_the_same_history_leads_to_the_same_rows(
 
 @pytest.mark.shows("E-65", "E-66")
 @pytest.mark.parametrize("seed", SEEDS[:3])
-@pytest.mark.parametrize("name", ["sqlite", "postgres"])
+@pytest.mark.parametrize("name", ["sqlite", "postgres", "redis"])
 def test_the_same_history_of_limited_states_leads_to_the_same_rows(
     name: str, seed: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -178,22 +178,30 @@ def steer(store: Store) -> None:
     store.sweep(10)
 
 
+A_RECORD = RecordRow(
+    "", "pay", "key", "processing", "00", "", "token", None, 1, "charged", "{}", None, None, None,
+    None, None, 0, 0, 0,
+)  # fmt: skip
+
+
 def protect(store: Any) -> None:
     """What guards of protected operations write."""
-    row = RecordRow(
-        "", "pay", "key", "processing", "00", "", "token", None, 1, "charged", "{}", None, None,
-        None, None, None, 0, 0, 0,
-    )  # fmt: skip
+    row = A_RECORD
+    protect_without_transactions(store)
+    transaction = store.begin()
+    transaction.claim_record(row, ttl_us=SECOND, lease_us=None)
+    transaction.finish_record(row._replace(status="completed"), ttl_us=24 * 3600 * SECOND)
+    transaction.commit()
+
+
+def protect_without_transactions(store: Any) -> None:
+    row = A_RECORD
     store.claim_record(row, ttl_us=SECOND, lease_us=SECOND)
     store.renew_records([row], lease_us=[SECOND])
     store.mark_record(row, lease_us=SECOND)
     store.release_record(row)
     store.forget_record(row.id, actor="ada", note="")
     store.clean_records(10)
-    transaction = store.begin()
-    transaction.claim_record(row, ttl_us=SECOND, lease_us=None)
-    transaction.finish_record(row._replace(status="completed"), ttl_us=24 * 3600 * SECOND)
-    transaction.commit()
 
 
 def say(word: str, what: str) -> None:

@@ -21,6 +21,7 @@ from ulak.store.postgres import PostgresStore
 from ulak.store.postgres.pipeline import Pipeline
 from ulak.testing.servers import ROLE, Postgres
 from ulak.web.routes import health
+from ulak.wiring import store_of
 
 PARTS = ("add", "claim", "commit", "renew")
 OTHERS = "SELECT pid FROM pg_stat_activity WHERE application_name = 'ulak'"
@@ -48,7 +49,7 @@ class Load:
         self.accepted: list[str] = []
         self.answered: dict[str, list[float]] = {verb: [] for verb in PARTS}
         self.stopped = threading.Event()
-        self.store = Double(PostgresStore(url))
+        self.store = Double(store_of(url))
         for verb in PARTS:
             self.store.after[verb] = self._note(self.answered[verb])
         self.engine = engine_on(self.store, self.flow)

@@ -16,6 +16,7 @@ _PRELOADED = [
     "ulak.testing.conformance",
     "ulak.testing.harness",
     "ulak.store.postgres",
+    "ulak.store.redis",
     "ulak.store.sqlite",
     "ulak.wiring",
 ]

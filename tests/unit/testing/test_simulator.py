@@ -18,6 +18,7 @@ from ulak.errors import BadInput
 from ulak.store.batches import key_of
 from ulak.store.memory import MemoryStore
 from ulak.store.postgres import PostgresStore
+from ulak.store.redis import RedisStore
 from ulak.store.sqlite.store import SqliteStore
 from ulak.testing.broken import BROKEN, Gapped
 from ulak.testing.simulator import main, simulate
@@ -53,6 +54,16 @@ def test_a_seed_makes_the_same_history_on_postgresql(seed: int, databases: Datab
     """Broken by any answer that differs: the next draw is then somebody else's."""
     with databases.lend(make_schema) as url:
         report = simulate(seed, 1_200, lambda clock: PostgresStore(url, clock=clock))
+    reference = simulate(seed, 1_200)
+    assert report.violations == ()
+    assert (report.digest, report.calls) == (reference.digest, reference.calls)
+    assert (report.ended, report.events) == (reference.ended, reference.events)
+
+
+@pytest.mark.shows("E-62", "E-56")
+@pytest.mark.parametrize("seed", [1, pytest.param(3, marks=pytest.mark.sampled)])
+def test_a_seed_makes_the_same_history_on_redis(seed: int, redis_url: str) -> None:
+    report = simulate(seed, 1_200, lambda clock: RedisStore(redis_url, clock=clock))
     reference = simulate(seed, 1_200)
     assert report.violations == ()
     assert (report.digest, report.calls) == (reference.digest, reference.calls)

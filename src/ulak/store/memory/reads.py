@@ -5,8 +5,6 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from operator import eq, ge, le, lt
-from typing import Any
 
 from ulak.clock import Instant
 from ulak.core.backlog import (
@@ -43,7 +41,7 @@ from ulak.store.protocol import (
     WorkerRow,
     outbox,
 )
-from ulak.store.protocol.filters import find_terms
+from ulak.store.protocol.filters import matcher
 from ulak.store.protocol.outbox import (
     DISCARD,
     FORGET,
@@ -53,10 +51,6 @@ from ulak.store.protocol.outbox import (
     message_details,
     message_subject,
 )
-
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "=": eq, "<": lt, "<=": le, ">=": ge, "begins": str.startswith,
-}  # fmt: skip
 
 
 class MemoryReads(MemoryTables):
@@ -287,15 +281,8 @@ class MemoryReads(MemoryTables):
             return sum(map(self._matching(where), below))
 
     def _matching(self, where: JobFilter) -> Callable[[JobRow], bool]:
-        terms, owner = find_terms(where), where.owner
-
-        def matches(row: JobRow) -> bool:
-            is_theirs = owner is None or owner in self._owners.get(row.id, ())
-            return is_theirs and all(
-                _COMPARE[t.operator](getattr(row, t.column), t.value) for t in terms
-            )
-
-        return matches
+        matches, owner = matcher(where), where.owner
+        return lambda row: (owner is None or owner in self._owners.get(row.id, ())) and matches(row)
 
     def count_standing(self) -> Standing:
         with self._transaction() as now:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from datetime import datetime
+from operator import eq, ge, le, lt
 from typing import Any, Final, NamedTuple
 
 from ulak.clock import to_instant
 from ulak.core.bounds import short_key, storable_key
+from ulak.core.job import JobRow
 from ulak.core.lifecycle import BUSY, DONE, READY
 from ulak.errors import BadInput
 from ulak.ids import find_range, first_id
@@ -24,6 +27,10 @@ LATEST: Final = (2**63 - 1, b"\xff" * 16)
 """Before this time and id is everything."""
 
 UNREMARKABLE: Final = (DONE, READY, BUSY)
+
+_COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "=": eq, "<": lt, "<=": le, ">=": ge, "begins": str.startswith,
+}  # fmt: skip
 
 _TIMES = ("submitted_since", "submitted_before", "changed_since", "changed_before")
 _SAME = ("tenant", "flow", "state", "role", "code")
@@ -119,6 +126,12 @@ def find_terms(where: JobFilter) -> list[Term]:
         least, greatest = find_range(where.id_prefix)
         terms += Term("id", ">=", least), Term("id", "<=", greatest)
     return [term for term in terms if term.value is not None]
+
+
+def matcher(where: JobFilter) -> Callable[[JobRow], bool]:
+    """Return what tells whether a job is one of a filter, but for the owner."""
+    terms = find_terms(where)
+    return lambda row: all(_COMPARE[t.operator](getattr(row, t.column), t.value) for t in terms)
 
 
 def find_parts(where: JobFilter, after: bytes | None = None) -> list[Part]:

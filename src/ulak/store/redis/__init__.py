@@ -1,5 +1,6 @@
-"""What Redis keeps: idempotency records."""
+"""What Redis keeps: jobs, and idempotency records with or without them."""
 
 from ulak.store.redis.records import RedisRecords
+from ulak.store.redis.store import RedisStore
 
-__all__ = ["RedisRecords"]
+__all__ = ["RedisRecords", "RedisStore"]

@@ -214,7 +214,7 @@ class RedisRecords:
             asked = self.server.client.pipeline(transaction=False)
             asked.time()
             for id in ids:
-                asked.hgetall(_key(id))
+                asked.hgetall(record_key(id))
             (second, micro), *found = asked.execute()
         self._by_server.hear(second * 1_000_000 + micro)
         rows = [
@@ -273,7 +273,7 @@ class RedisRecords:
         self._must_be_open()
         given = "" if self.clock is self._by_server else str(self.clock.now())
         point(POINTS["record"].before)
-        done, now, *rest = self.server.run(script, (_key(id), *more_keys), (given, *words))
+        done, now, *rest = self.server.run(script, (record_key(id), *more_keys), (given, *words))
         point(POINTS["record"].after)
         self._by_server.hear(int(now))
         return done == 1, int(now), rest[0] if rest else None
@@ -285,7 +285,7 @@ def _features(*, durable: bool, durability: str) -> Features:
     )
 
 
-def _key(id: RecordId) -> str:
+def record_key(id: RecordId) -> str:
     """Return the key of a record: readable for the usual ids, and another for every other one."""
     parts = (quote(part, safe=_SAFE, errors="surrogatepass") for part in id)
     return f"{TAG}:record:{'/'.join(parts)}"

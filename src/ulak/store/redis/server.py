@@ -3,6 +3,7 @@ keeps when it is killed."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,9 +16,9 @@ from redis import exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from ulak.errors import BadInput, StoreError
+from ulak.errors import BadInput, StoreError, WriteRefused
 from ulak.store import without_password
-from ulak.store.processes import StoreAway
+from ulak.store.processes import StoreAway, get_deadline
 
 SCHEMES: Final = ("redis", "rediss")
 # Guesses: far above what a function takes, below what a caller of HTTP waits. A server that hangs
@@ -39,6 +40,10 @@ class Script:
     def digest(self) -> str:
         """What Redis knows it by, once it was sent."""
         return sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+
+
+class UnknownFunction(StoreError):
+    """The server has never had the library of this release, or has lost it."""
 
 
 class Persistence(NamedTuple):
@@ -85,6 +90,7 @@ class RedisServer:
 
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self.address = without_password(url)
+        self._timeout_s = timeout_s
         _must_be_an_address(url, self.address)
         try:
             pool = redis.BlockingConnectionPool.from_url(
@@ -96,6 +102,45 @@ class RedisServer:
             raise BadInput(f"{self.address!r} has an option that cannot be read") from None
         self.client = redis.Redis(connection_pool=pool)
         """For plain commands, inside of `translated`."""
+
+    @property
+    def database(self) -> int:
+        return int(self.client.connection_pool.connection_kwargs.get("db") or 0)
+
+    @property
+    def secrets(self) -> list[str]:
+        """What must not be read in a log: the password."""
+        password = self.client.connection_pool.connection_kwargs.get("password")
+        return [password] if password else []
+
+    def do(self, *words: Any) -> Any:
+        """Run one command, once, within the deadline of this thread if it has one: who repeats it
+        knows whether that is safe. Raises as `run`."""
+        deadline = get_deadline()
+        within_s = self._timeout_s
+        if deadline is not None:
+            within_s = min(within_s, max(deadline - time.monotonic(), 0.0))
+        pool: Any = self.client.connection_pool
+        with self.translated():
+            connection = pool.get_connection()
+            is_whole = False
+            try:
+                connection.send_command(*words)
+                if not connection.can_read(timeout=within_s):
+                    raise exceptions.TimeoutError("it says nothing")
+                try:
+                    answer = connection.read_response()
+                except exceptions.ResponseError as error:
+                    # A primary that became a replica: its address may lead elsewhere by now.
+                    is_whole = not isinstance(error, exceptions.ReadOnlyError)
+                    raise
+                is_whole = True
+                return answer
+            finally:
+                if not is_whole:
+                    # The answer may still come: nobody may take it for that of the next question.
+                    connection.disconnect()
+                pool.release(connection)
 
     def run(self, script: Script, keys: Sequence[str], arguments: Sequence[str | bytes]) -> Any:
         """Run a function on keys of one slot; its source is sent when Redis does not know it.
@@ -120,8 +165,15 @@ class RedisServer:
             raise StoreError(f"{self.address} lets nobody in: {_first_line(error)}") from error
         except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
             raise StoreAway(f"{self.address} does not answer: {_first_line(error)}") from error
+        except exceptions.ReadOnlyError as error:
+            raise StoreAway(f"{self.address} takes no writes: {_first_line(error)}") from error
+        except exceptions.OutOfMemoryError as error:
+            raise WriteRefused(
+                f"{self.address} has no memory left: {_first_line(error)}"
+            ) from error
         except exceptions.RedisError as error:
-            raise StoreError(f"{self.address} has refused: {_first_line(error)}") from error
+            refused = UnknownFunction if "Function not found" in str(error) else StoreError
+            raise refused(f"{self.address} has refused: {_first_line(error)}") from error
 
     def read_persistence(self) -> Persistence:
         """Ask what is kept, by CONFIG, or by INFO where CONFIG is forbidden. Raises `StoreError`:

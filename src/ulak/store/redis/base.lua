@@ -1,0 +1,285 @@
+-- What every verb stands on: the row of a job, and the sets in which it is found. A row is the list
+-- of its columns as text, an absent one empty; `C` has the place of each, `COLUMNS` its name.
+local call, pack, null -- which a library has not got while it is loaded
+local U, V = {}, {}
+local now, now_text
+-- What one call remembers, and how each part of it is forgotten before the next.
+local is_due, has_moved, links
+local resets = {function() is_due, has_moved, links = false, false, {} end}
+local FINAL = {done = true, failed = true, expired = true, cancelled = true}
+-- A date up to 2041 and a priority are one whole number that a score can hold.
+local PRIORITY = 2 ^ 51
+
+function U.text(number) return string.format('%.0f', number) end
+
+function U.seconds(instant) return string.format('%.6f', instant / 1e6) end
+
+-- A colon in a part would make one key of two.
+function U.part(text) return (text:gsub('[%%:]', {['%'] = '%25', [':'] = '%3A'})) end
+
+-- A job is named by its id and its flow: by the id, names are in order and can be looked up.
+local flows = {}
+
+function U.flow(flow)
+  flows[flow] = flows[flow] or U.part(flow)
+  return flows[flow]
+end
+
+function U.name_of(id, flow) return id .. ':' .. U.flow(flow) end
+
+function U.name(row) return U.name_of(row[C.id], row[C.flow]) end
+
+function U.key(kind, row) return U.flow(row[C.flow]) .. ':' .. kind .. ':' .. row[C.id] end
+
+-- A small hash is a list, in the order in which its fields were first written: that of `COLUMNS`. To
+-- look up each of them there would take three times as long.
+function U.load(name)
+  local key = name:sub(38) .. ':job:' .. name:sub(1, 36)
+  local encoding = call('OBJECT', 'ENCODING', key)
+  if encoding == 'listpack' then return call('HVALS', key) end
+  if not encoding then return nil end
+  return call('HMGET', key, unpack(COLUMNS))
+end
+
+function U.find_name(id)
+  return call('ZRANGEBYLEX', 'ulak:jobs', '[' .. id, '[' .. id .. ':\255', 'LIMIT', 0, 1)[1]
+end
+
+function U.find(id)
+  local name = U.find_name(id)
+  return name and U.load(name)
+end
+
+function U.copy(row) return {unpack(row, 1, #COLUMNS)} end
+
+function U.urgency(row)
+  return row[C.priority] * PRIORITY + math.min(tonumber(row[C.not_before]), PRIORITY - 1)
+end
+
+-- Where a job stands: a set and its score; and the set of sets that are not empty, with its name.
+local function find_place(row)
+  if row[C.leased_by] ~= '' then
+    return 'ulak:leased:' .. row[C.leased_by], '0'
+  elseif row[C.parked_on] ~= '' then
+    return 'ulak:parked:' .. row[C.parked_on], U.text(U.urgency(row)), 'ulak:parked', row[C.parked_on]
+  elseif row[C.lane] ~= '' then
+    local line = row[C.lane] .. ':' .. row[C.priority]
+    return 'ulak:lane:' .. line, row[C.not_before], 'ulak:lanes', line
+  end
+end
+
+-- Sums, and which sets are empty, are written once for a call, not for each job.
+local sums, touched
+resets[#resets + 1] = function() sums, touched = {}, {} end
+
+local function add_up(key, field, by)
+  local own = sums[key] or {}
+  sums[key] = own
+  own[field] = (own[field] or 0) + by
+end
+
+local function write_sums()
+  for key, fields in pairs(sums) do
+    for field, by in pairs(fields) do
+      if by ~= 0 and call('HINCRBY', key, field, by) == 0 then call('HDEL', key, field) end
+    end
+  end
+  sums = {}
+end
+
+-- Name the sets of jobs that are not empty, no others.
+function U.write_names()
+  for key, at in pairs(touched) do
+    if call('EXISTS', key) == 1 then
+      call('ZADD', at[1], 0, at[2])
+    else
+      call('ZREM', at[1], at[2])
+    end
+  end
+  touched = {}
+end
+
+local function touch(key, names, own)
+  if names and not touched[key] then touched[key] = {names, own} end
+end
+
+local function move(row, old, name)
+  local was, from, old_names, old_own
+  if old then was, from, old_names, old_own = find_place(old) end
+  local is, to, names, own
+  if row then is, to, names, own = find_place(row) end
+  if names == 'ulak:lanes' then is_due = true end
+  if was ~= is or from ~= to then
+    if was and was ~= is then
+      call('ZREM', was, name)
+      touch(was, old_names, old_own)
+    end
+    if is then
+      call('ZADD', is, to, name)
+      touch(is, names, own)
+    end
+  end
+  local waited = old_names and old[C.lane] .. '\0' .. old[C.tenant]
+  local waits = names and row[C.lane] .. '\0' .. row[C.tenant]
+  if waited ~= waits then
+    if waited then add_up('ulak:waiting', waited, -1) end
+    if waits then add_up('ulak:waiting', waits, 1) end
+  end
+  local parked = old_names == 'ulak:parked' and old[C.lane]
+  local parks = names == 'ulak:parked' and row[C.lane]
+  if parked ~= parks then
+    if parked then add_up('ulak:standing', parked, -1) end
+    if parks then add_up('ulak:standing', parks, 1) end
+  end
+end
+
+local function counted(row)
+  return table.concat({row[C.flow], row[C.flow_version], row[C.state], row[C.role]}, '\0')
+end
+
+-- A state of this name would be taken for the set of those that have ended.
+function U.state_key(flow, state)
+  if state == 'finished' then state = '%finished' end
+  return U.flow(flow) .. ':jobs:' .. state
+end
+
+local function count(row, old)
+  local is, was = row and counted(row), old and counted(old)
+  if is == was then return end
+  if was then add_up('ulak:counts', was, -1) end
+  if is then add_up('ulak:counts', is, 1) end
+  if not (row and old) or row[C.state] ~= old[C.state] then
+    if old then call('ZREM', U.state_key(old[C.flow], old[C.state]), old[C.id]) end
+    if row then
+      local score = U.seconds(row[C.created_at])
+      call('ZADD', U.state_key(row[C.flow], row[C.state]), score, row[C.id])
+    end
+  end
+end
+
+-- Keep a job in a set by a date while it has one.
+local function date(key, at, old_key, old_at, member)
+  if key == old_key and at == old_at then return end
+  if old_key and key ~= old_key then call('ZREM', old_key, member) end
+  if key then call('ZADD', key, at, member) end
+end
+
+local function waking(row)
+  if row and row[C.wake_at] ~= '' then
+    return row[C.leased_by] == '' and 'ulak:waking' or 'ulak:waking:leased', row[C.wake_at]
+  end
+end
+
+function U.finished_key(flow) return U.flow(flow) .. ':jobs:finished' end
+
+local function finished(row)
+  if row and FINAL[row[C.role]] then
+    return U.finished_key(row[C.flow]), U.seconds(row[C.changed_at])
+  end
+end
+
+local function asked(row)
+  if row and row[C.requests] ~= '0' then return 'ulak:asked', '0' end
+end
+
+function U.place(row, old)
+  local name = U.name(row or old)
+  move(row, old, name)
+  count(row, old)
+  local key, at = waking(row)
+  local old_key, old_at = waking(old)
+  date(key, at, old_key, old_at, name)
+  key, at = finished(row)
+  old_key, old_at = finished(old)
+  date(key, at, old_key, old_at, (row or old)[C.id])
+  key, at = asked(row)
+  old_key, old_at = asked(old)
+  date(key, at, old_key, old_at, name)
+  has_moved = true
+end
+
+-- The only way in which a row changes.
+function U.put(row, old)
+  local changed = {}
+  for n = 1, #COLUMNS do
+    if not old or row[n] ~= old[n] then
+      changed[#changed + 1] = COLUMNS[n]
+      changed[#changed + 1] = row[n]
+    end
+  end
+  if #changed > 0 then call('HSET', U.key('job', row), unpack(changed)) end
+  U.place(row, old)
+end
+
+function U.note(actor, act, subject, note, details)
+  call('RPUSH', 'ulak:audit', pack({now, actor, act, subject, note or null, details}))
+end
+
+-- Trails ------------------------------------------------------------------------
+
+-- A line begins with the identity of its commit: so a commit that is repeated is known.
+function U.is_in_trail(row, commit)
+  local seq = tonumber(row[C.seq])
+  if seq == 0 then return false end
+  local line = call('LINDEX', U.key('trail', row), seq - 1)
+  return line and line:sub(1, #commit) == commit
+end
+
+function U.append(row, event)
+  call('RPUSH', U.key('trail', row), event.line)
+  if event.proof then
+    links[#links + 1] = {row[C.tenant], row[C.id], event.seq, event.proof}
+  end
+  U.tell_followers(row, event)
+end
+
+-- Write the line of a lease that was taken into a busy state, or lost.
+function U.append_own(row, kind, origin, actor, worker, token)
+  local seq = tonumber(row[C.seq])
+  local started = row[C.leased_at] ~= '' and tonumber(row[C.leased_at]) or null
+  local line = '\0' .. pack({
+    seq, kind, origin, row[C.state], actor, null, null, null, tonumber(row[C.round]),
+    row[C.attempt] + 1, worker, tonumber(token), started, now, 0,
+  })
+  local event = {seq = seq, at = now, line = line}
+  if call('HGET', U.key('job', row), 'proven') then
+    event.proof = table.concat({
+      (row[C.id]:gsub('-', '')), U.text(seq), kind, origin, row[C.state], actor, '', '', '', now_text,
+    }, '\31')
+  end
+  U.append(row, event)
+end
+
+-- Line up what was proved, by tenant, job and number.
+function U.line_up()
+  table.sort(links, function(a, b)
+    for n = 1, 3 do
+      if a[n] ~= b[n] then return a[n] < b[n] end
+    end
+    return false
+  end)
+  for _, link in ipairs(links) do
+    call('RPUSH', 'ulak:proofs:' .. link[1], pack({unpack(link, 2, 4)}))
+    call('SADD', 'ulak:proofs', link[1])
+  end
+end
+
+function U.finish()
+  U.line_up()
+  U.write_names()
+  write_sums()
+end
+
+-- Requests ----------------------------------------------------------------------
+
+function U.requests(row)
+  if row[C.requests] == '0' then return {} end
+  return call('HVALS', U.key('requests', row))
+end
+
+-- Drop what is answered; return how many are left, as the column has it.
+function U.settle(row, answers)
+  if not answers then return row[C.requests] end
+  for _, answer in ipairs(answers) do call('HDEL', U.key('requests', row), answer) end
+  return U.text(call('HLEN', U.key('requests', row)))
+end
