@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
 import socket
-from typing import Final
-
-_HELD: Final[list[socket.socket]] = []
 
 
 def reserve_port() -> int:
@@ -17,6 +15,6 @@ def reserve_port() -> int:
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))
-    _HELD.append(held)
+    atexit.register(held.close)  # which holds it until then
     port: int = held.getsockname()[1]
     return port
