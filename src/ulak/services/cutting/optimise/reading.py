@@ -93,7 +93,7 @@ def make_order(
             # Half of the price of new plates, a guess: an order takes what it can of them.
             stock.append(Stock(across, up, 1, int(across * up * 5000), name))
     return Order(
-        parts, stock, material=found[0], trim=found[1],
+        parts, tuple(stock), material=found[0], trim=found[1],
         trimmed_sides=frozenset(settings["trimmed_sides"]), kerf=Decimal(settings["kerf_mm"]),
         stages=settings.get("stages", 3), first_cut=settings.get("first_cut", ""),
         trimming=settings.get("trimming", True),
