@@ -7,6 +7,7 @@ import pytest
 import redis
 
 import ulak
+from bench.ports import reserve_port
 from tests.scenario import test_crash_points as crashes
 from tests.scenario.doubles import eventually
 from tests.scenario.test_postgres_outage import Load
@@ -27,10 +28,13 @@ NOT_THERE = ("transaction", "fold")
     [
         (NOT_KEPT, "appendonly"),
         (EVICTING, "maxmemory-policy"),
-        ({"cluster-enabled": "yes", "databases": 1}, "cluster"),
+        # Else its nodes speak at the port that is 10,000 above, and may be another's.
+        ({"cluster-enabled": "yes", "cluster-port": reserve_port(), "databases": 1}, "cluster"),
     ],
 )
-def test_a_server_that_would_lose_jobs_is_refused(settings: dict[str, str], said: str) -> None:
+def test_a_server_that_would_lose_jobs_is_refused(
+    settings: dict[str, str | int], said: str
+) -> None:
     with Redis(settings=settings) as server:
         with pytest.raises(Misconfigured, match=said):
             ulak.connect(server.url()).open()

@@ -1,4 +1,4 @@
-"""What every verb stands on: a connection, the script, the time, and rings."""
+"""What every verb stands on: a connection, the functions, the time, and rings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_READ = 500
 
 
 class RedisBase:
-    """Calls verbs of the script."""
+    """Calls verbs of the library, by their names in the files of Lua."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self._url = url

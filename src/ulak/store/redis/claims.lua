@@ -214,7 +214,7 @@ end
 local function take(want, request, claimed, turns)
   local places = want.places
   local next_line = in_turn(find_lines(want.lanes), request.ageing, turns)
-  while places > 0 and claimed.size < request.bytes do
+  while places > 0 and claimed.size < request.bytes and #claimed < MOST_CHANGED do
     local line = next_line()
     if not line then return end
     local name = first_of(line)

@@ -101,7 +101,7 @@ class Draft:
 
 
 class Adoption(NamedTuple):
-    """The jobs that a limit of a busy state takes over, as the script wants it."""
+    """The jobs that a limit of a busy state takes over, as `control.lua` wants it."""
 
     name: str
     terms: LimitTerms

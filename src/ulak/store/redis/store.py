@@ -213,11 +213,9 @@ class RedisStore(RedisReads):
         claims: list[Claim] = []
         unparked = 0
         while True:
-            wants, most = [], MOST_CHANGED
-            for n, want in enumerate(request.wants):
-                places = min(left[n], most)
-                most -= places
-                wants.append({"lanes": want.lanes, "places": places})
+            wants = [
+                {"lanes": want.lanes, "places": left[n]} for n, want in enumerate(request.wants)
+            ]
             size = sum(len(claim.payload.data) for claim in claims)
             now, answer = self.call_at(
                 "claim", {**asked, "wants": wants, "bytes": LARGEST_CLAIM_BYTES - size},
@@ -277,7 +275,7 @@ class RedisStore(RedisReads):
         of: tuple[str, str] | None = None,
     ) -> int:
         """A page of a flow is one call, and if somebody acts one line of audit."""
-        # The script knows how many, and writes it where this says so many.
+        # The call knows how many, and writes it where this says so many.
         details = jobs.prune_details(-1, before)
         said = (actor, jobs.PRUNE, jobs.PRUNE_SUBJECT, note, details) if actor else ()
         flows = sorted(self.do("SMEMBERS", "ulak:flows")) if of is None else [of[0].encode()]
@@ -371,7 +369,7 @@ def _refused(name: bytes, wrong: bytes) -> WriteRefused:
 def _read_receipt(answer: object) -> Receipt:
     if answer == 0:
         return COMMITTED
-    assert isinstance(answer, list)  # noqa: S101 - the script answers nothing else
+    assert isinstance(answer, list)  # noqa: S101 - a commit answers nothing else
     match answer:
         case [b"lost"]:
             return LeaseLost()

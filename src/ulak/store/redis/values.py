@@ -28,7 +28,7 @@ _unpack_row = msgspec.msgpack.Decoder(list[str]).decode
 
 
 def pack(value: object) -> bytes:
-    """Write what a script, or a later reader, unpacks. Raises `WriteRefused`: a text is none."""
+    """Write what Lua, or a later reader, unpacks. Raises `WriteRefused`: a text is none."""
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError as error:
@@ -154,7 +154,7 @@ def write_message(message: Message) -> dict[str, object]:
 
 
 def delivery_of(row: OutboxRow | Settled) -> str:
-    """Return how the script names a delivery."""
+    """Return how a delivery is named in Lua."""
     message = row.message
     return f"{to_text(message.job_id)}:{message.seq}:{message.n}:{row.handler}"
 

@@ -103,6 +103,16 @@ class TestClaims(Suite):
         flows = [c.row.flow for c in desk.store.claim(ClaimRequest("w", wants)).claims]
         assert sorted(flows) == ["busy", "line", "line"]
 
+    @pytest.mark.shows("E-23")
+    def test_a_pool_with_many_places_leaves_the_others_theirs(self, desk: Desk) -> None:
+        desk.submit(LINE)
+        row = desk.submit(BUSY)
+        desk.hire("w")
+        wants = (Want(tuple(LINE.table.lanes), 500), Want(tuple(BUSY.table.lanes), 1))
+        claims = desk.store.claim(ClaimRequest("w", wants)).claims
+        assert row.id in {claim.row.id for claim in claims}
+        assert len(claims) == 2
+
     @pytest.mark.shows("E-84")
     @pytest.mark.parametrize("way", ["plain", "aged", "beside a slot", "in turn"])
     def test_a_claim_is_bounded_in_bytes(self, desk: Desk, way: str) -> None:
