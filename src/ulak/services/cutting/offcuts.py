@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from ulak.errors import NotFound
 from ulak.services.cutting.optimise.document import StoredPlan
-from ulak.services.cutting.optimise.model import is_reusable
+from ulak.services.cutting.optimise.model import is_reusable, to_units
 from ulak.services.cutting.optimise.reading import OFFCUT
 from ulak.services.cutting.transform import Batch
 from ulak.tables import Tables
@@ -82,7 +82,7 @@ class Offcuts:
         """Note what a job has used, free what it has not, and keep its own rests. Where a plan is
         not known any more, all that was promised counts as used. May be repeated: then nothing
         changes."""
-        length, width = (int(Decimal(side) * 100) for side in settings["offcut_mm"])
+        length, width = (to_units(Decimal(side)) for side in settings["offcut_mm"])
         now, n = self._tables.now, 0
         with self._tables.writing() as connection:
             if None in plans.values():

@@ -357,29 +357,38 @@ class RedisControl(RedisBase):
         return [row for row in dated if (row.next_at, row.name) > after][:limit]
 
     def pause_schedule(self, name: str, *, actor: str, note: str) -> bool:
-        def work(draft: Draft) -> bool:
-            found = draft.find(SCHEDULES, name)
-            row = None if found is None else read_schedule(found)
-            if row is None or row.paused_at is not None:
-                return False
-            paused = row._replace(paused_at=draft.now, paused_by=actor, pause_note=note)
-            draft.put(SCHEDULES, name, paused)
-            details = schedule_details(row.next_at)
-            draft.note(actor, SCHEDULE_PAUSED, schedule_subject(name), note, details)
-            return True
+        def change(row: ScheduleRow, now: Instant) -> ScheduleRow | None:
+            is_paused = row.paused_at is not None
+            return None if is_paused else row._replace(
+                paused_at=now, paused_by=actor, pause_note=note
+            )  # fmt: skip
 
-        return self._decide("schedule-pause", work)
+        return self._change_schedule(name, change, SCHEDULE_PAUSED, actor, note)
 
     def resume_schedule(self, name: str, *, next_at: Instant, actor: str, note: str) -> bool:
+        def change(row: ScheduleRow, now: Instant) -> ScheduleRow | None:
+            is_paused = row.paused_at is not None
+            return None if not is_paused else row._replace(
+                next_at=next_at, paused_at=None, paused_by=None, pause_note=None
+            )  # fmt: skip
+
+        return self._change_schedule(name, change, SCHEDULE_RESUMED, actor, note)
+
+    def _change_schedule(
+        self,
+        name: str,
+        change: Callable[[ScheduleRow, Instant], ScheduleRow | None],
+        act: str,
+        actor: str,
+        note: str,
+    ) -> bool:
         def work(draft: Draft) -> bool:
             found = draft.find(SCHEDULES, name)
-            row = None if found is None else read_schedule(found)
-            if row is None or row.paused_at is None:
+            new = None if found is None else change(read_schedule(found), draft.now)
+            if new is None:
                 return False
-            resumed = row._replace(next_at=next_at, paused_at=None, paused_by=None, pause_note=None)
-            draft.put(SCHEDULES, name, resumed)
-            details = schedule_details(next_at)
-            draft.note(actor, SCHEDULE_RESUMED, schedule_subject(name), note, details)
+            draft.put(SCHEDULES, name, new)
+            draft.note(actor, act, schedule_subject(name), note, schedule_details(new.next_at))
             return True
 
         return self._decide("schedule-pause", work)

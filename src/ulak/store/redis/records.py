@@ -187,7 +187,7 @@ class RedisRecords:
         mine, now, found = self._run(
             CLAIM, row.id, str(ttl_us), lease, _text(row.request_hash), *words
         )
-        return RecordClaim(_row_of(row.id, found), mine, now)
+        return RecordClaim(_read_row(row.id, found), mine, now)
 
     def renew_records(self, rows: Sequence[RecordRow], *, lease_us: Sequence[int]) -> list[bool]:
         """Extend leases, one after the other: those before a failure are extended."""
@@ -218,7 +218,7 @@ class RedisRecords:
             (second, micro), *found = asked.execute()
         self._by_server.hear(second * 1_000_000 + micro)
         rows = [
-            _row_of(id, fields) if fields else None for id, fields in zip(ids, found, strict=True)
+            _read_row(id, fields) if fields else None for id, fields in zip(ids, found, strict=True)
         ]
         now = self.clock.now()
         return [None if row is None or _is_absent(row, now) else row for row in rows]
@@ -241,7 +241,7 @@ class RedisRecords:
         while len(found) < limit:
             with self.server.translated():
                 page: Any = self.server.client.xrevrange(AUDIT, max=last, count=limit)
-            lines = [_line_of(number, fields) for number, fields in page]
+            lines = [_read_line(number, fields) for number, fields in page]
             found += [line for line in lines if subject in (None, line.subject)]
             if len(page) < limit:
                 break
@@ -306,15 +306,15 @@ def _words(values: Mapping[str, str | int | bytes | None]) -> list[str | bytes]:
     return words
 
 
-def _row_of(id: RecordId, fields: Any) -> RecordRow:
+def _read_row(id: RecordId, fields: Any) -> RecordRow:
     """Make the row of what Redis returns: names and values in a list, or a dict."""
     if not isinstance(fields, dict):
         fields = dict(zip(fields[::2], fields[1::2], strict=True))
-    found = {name: _value_of(name, fields.get(name.encode())) for name in _STORED}
+    found = {name: _read_value(name, fields.get(name.encode())) for name in _STORED}
     return RecordRow(**id._asdict(), **found)
 
 
-def _value_of(name: str, value: bytes | None) -> Any:
+def _read_value(name: str, value: bytes | None) -> Any:
     if value is None or name in _BYTES:
         return value
     return int(value) if name in _NUMBERS else value.decode()
@@ -325,11 +325,11 @@ def _is_absent(row: RecordRow, now: Instant) -> bool:
     return row.expires_at <= now and not is_leased
 
 
-def _line_of(number: bytes, fields: Mapping[bytes, bytes]) -> AuditRow:
+def _read_line(number: bytes, fields: Mapping[bytes, bytes]) -> AuditRow:
     told = {name.decode(): value.decode() for name, value in fields.items()}
     id = RecordId(**{name: told[name] for name in RecordId._fields})
     facts = {name: told.get(name, "") for name in ("status", "response_status", "attempt")}
-    row = _row_of(id, {name.encode(): told[name].encode() for name in facts if told[name]})
+    row = _read_row(id, {name.encode(): told[name].encode() for name in facts if told[name]})
     row = row._replace(created_at=int(told["created_at"]))
     moment, _, within = number.decode().partition("-")
     return AuditRow(
