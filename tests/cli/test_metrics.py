@@ -116,6 +116,20 @@ def test_up_adds_up_what_its_children_count_and_loses_nothing_with_one_of_them(a
         assert scrapes.find("ulak_wait_seconds_count", flow="greet") == 6
 
 
+def test_on_redis_children_work_and_up_says_that_it_does_not_count_them(
+    redis_url: str, tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch
+):
+    shop = shop_at(redis_url, tmp_path, run, monkeypatch)
+    with running(shop, "up", "shop:engine", "--port", "0", "--workers", "2") as process:
+        greeting(process)
+        id = shop.submit("greet", "ada")
+        until(lambda: shop.ulak("jobs", "show", id, "--json").document["state"] == "done")
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    assert "note: /metrics leaves out what children count" in err
+
+
 def test_a_worker_tells_whether_it_can_work(shop):
     options = ("--metrics-port", "0", "--lease", "1")
     with running(shop, "worker", "shop:engine", *options) as process:

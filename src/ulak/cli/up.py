@@ -22,7 +22,7 @@ from ulak.cli import worker as worker_command
 from ulak.cli.identity import make_login_link
 from ulak.cli.supervisor import Child, Supervisor
 from ulak.clock import Duration, seconds
-from ulak.control.process_metrics import Children, make_process_id
+from ulak.control.process_metrics import Children, is_published, make_process_id
 from ulak.core.lifecycle import HELD
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
@@ -134,8 +134,10 @@ def _up(found: Settings, bound: socket, *, workers: int, lease: str, drain: str)
         made = _application(engine, identity, working, found)
         server = Server(made, bound, trusted_proxies=found.trusted_proxies)
         shown: Metrics = made.state.metrics
-        if children:
+        if children and is_published(engine):
             shown.add_children(Children(engine, process))
+        elif children:
+            note("/metrics leaves out what children count: the store has no tables for it")
         stack.enter_context(publish_metrics(engine, shown.read, process=process))
         others = _servers(addresses, taken, working, found)
         said |= {name: other.address for name, other in others.items()}
