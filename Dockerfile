@@ -6,7 +6,7 @@ WORKDIR /app
 
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
-RUN pip install --no-cache-dir ".[web,postgres,publishing]"
+RUN pip install --no-cache-dir ".[web,postgres,redis,publishing]"
 COPY scripts/generate_api_keys.py ./
 
 # The volume that is mounted here is this user's from the start.

@@ -59,8 +59,8 @@ _ROWS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Where everything is. Without `posts` the posts are beside the queue; without `users` the
-    users are beside the posts."""
+    """Where everything is. Without `posts` the posts are beside the queue, which may be in Redis
+    where they are not; without `users` the users are beside the posts."""
 
     queue: str
     posts: str = ""
@@ -70,7 +70,7 @@ class Stores:
     def environ(self) -> dict[str, str]:
         """Return the variables that say so."""
         said = {
-            "ULAK_STORE": self.queue,
+            "REDIS_URL" if self.queue.startswith("redis") else "ULAK_STORE": self.queue,
             "DATABASE_URL": self.posts,
             "USERS_DATABASE_URL": self.users,
         }

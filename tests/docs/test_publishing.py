@@ -137,7 +137,7 @@ def test_every_setting_is_on_the_page_with_its_default() -> None:
         re.findall(r"^\| `([A-Z_]+)`[^|]*\| *([^|]*?) *\|", section(PAGE, "Settings"), re.M)
     )
     usual = {name: value for name, (value, _) in describe(settings.PublishingSettings()).items()}
-    assert set(rows) == {*usual, "REDIS_URL", "INTERNAL_API_KEY_MODERATION"}
+    assert set(rows) == {*usual, "INTERNAL_API_KEY_MODERATION"}
     # What stands beside a handler is in force when nothing is set.
     usual |= {"SAGA_MAX_RETRIES": "3", "NOTIFY_MAX_RETRIES": "3", "RETRY_JITTER": "true"}
     spoken = {

@@ -7,6 +7,7 @@ try:
     from ulak.web.idempotency import IdempotentRoute, KeyedRoute, idempotent_route
     from ulak.web.problems import problem_document
     from ulak.web.route_table import RouteTable
+    from ulak.web.routes.health import StoreProbe
     from ulak.web.schemas import answer
     from ulak.web.slash_route import SlashRoute
     from ulak.web.waits import while_serving
@@ -28,6 +29,7 @@ __all__ = [
     "RouteTable",
     "Routes",
     "SlashRoute",
+    "StoreProbe",
     "actor_of",
     "answer",
     "app",

@@ -57,9 +57,11 @@ def environ_of(service: dict[str, Any], said: dict[str, str]) -> dict[str, str]:
 def test_the_services_are_named_as_specified_and_run_from_one_image():
     assert set(SERVICES) == {
         "backend", "users-api", "worker", "saga-worker", "dlq-worker", "push-notificator",
-        "api-gateway",
+        "redis", "api-gateway",
     }  # fmt: skip
-    assert set(SERVICES) - set(OURS) == {"api-gateway"}
+    assert set(SERVICES) - set(OURS) == {"redis", "api-gateway"}
+    words = shlex.split(SERVICES["redis"]["command"])
+    assert words == ["redis-server", "--appendonly", "yes", "--appendfsync", "always"]
     assert {(s["build"], s["image"], s["restart"]) for s in OURS.values()} == {
         (".", "ulak-publishing", "unless-stopped")
     }
@@ -81,11 +83,11 @@ def test_a_container_runs_a_command_that_exists_with_variables_that_exist(name):
     assert [word for word in words if word.startswith("--") and word not in options] == []
     environ = environ_of(OURS[name], {})
     ulaks = {variable(field) for field in ("env", "service", "data", "trusted_proxies")}
-    # Every variable of section 12; REDIS_URL is refused until there is a queue on Redis.
+    # Every variable of section 12.
     assert set(environ) == KNOWN | ulaks
     for worker in OWN_KEYS | {"INTERNAL_API_KEY"}:
         assert OURS[name]["environment"][worker] == f"${{{worker}:-}}"  # from .env
-    same = {"DATABASE_URL", "USERS_DATABASE_URL", "BACKEND_URL", "PUSH_SERVICE_URL"}
+    same = {"DATABASE_URL", "REDIS_URL", "USERS_DATABASE_URL", "BACKEND_URL", "PUSH_SERVICE_URL"}
     defaults = {k: v for k, v in environ.items() if k in KNOWN - same}
     assert load(defaults) == DEFAULTS
 
@@ -100,14 +102,14 @@ def test_the_example_of_an_env_file_names_every_variable_with_its_default():
     assert in_force == [("INTERNAL_API_KEY", "change-me-in-production")]
     with pytest.raises(BadInput, match="holds a placeholder"):
         load(dict(in_force)).must_have_keys("dlq")
-    examples = {"DATABASE_URL", "USERS_DATABASE_URL", "INTERNAL_API_KEY", "ULAK_ENV"}
+    examples = {"DATABASE_URL", "REDIS_URL", "USERS_DATABASE_URL", "INTERNAL_API_KEY", "ULAK_ENV"}
     defaults = {k: v.strip("'") for k, v in found.items() if k not in examples}
     assert load(defaults) == DEFAULTS
 
 
 def test_the_image_has_the_program_and_the_script_in_its_working_directory():
     text = (ROOT / "Dockerfile").read_text()
-    assert '.[web,postgres,publishing]"' in text
+    assert '.[web,postgres,redis,publishing]"' in text
     assert "COPY scripts/generate_api_keys.py ./" in text
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     for copied in re.findall(r"^COPY (.+) \S+$", text, re.M):
@@ -129,14 +131,16 @@ def test_the_units_of_systemd_run_the_parts():
 
 
 @pytest.mark.shows("S-43", "S-44", "S-35")
-def test_the_set_up_of_the_file_publishes_a_post_through_the_gateway(tmp_path: Path, zygote):
-    """Every command of the file as a plain process, behind a real nginx: first without a key, as
-    after the first `up -d`, then with one of those that the script has made."""
+def test_the_set_up_of_the_file_publishes_a_post_through_the_gateway(
+    tmp_path: Path, zygote, redis_url: str
+):
+    """Every command of the file as a plain process, beside a real Redis and behind a real nginx:
+    first without a key, as after the first `up -d`, then with one that the script has made."""
     ports = {name: reserve_port() for name in ("backend", "users-api", "push-notificator")}
     here = {
         f"http://{name}:{shlex.split(OURS[name]['command'])[-1]}": f"http://127.0.0.1:{port}"
         for name, port in ports.items()
-    } | {"/data": str(tmp_path)}
+    } | {"/data": str(tmp_path), "redis://redis:6379/0": redis_url}
 
     def command_of(name: str) -> str:
         words = shlex.split(OURS[name]["command"])

@@ -153,7 +153,11 @@ def test_the_matrix_has_every_point_of_the_sources() -> None:
     assert set(POINTS) == set(steps_in_sources())
 
 
-@pytest.mark.parametrize("way", ["beside", "apart"])
+@pytest.mark.parametrize(
+    "way",
+    # Beside, the same points are passed, by fewer processes.
+    [pytest.param("beside", marks=pytest.mark.sampled), "apart"],
+)
 @pytest.mark.shows("S-7", "S-36")
 def test_whole_sagas_pass_every_point_where_the_matrix_kills(blog: Blog, way: str) -> None:
     traces = {name: blog.folder / f"{name}.trace" for name in blog.names}

@@ -156,13 +156,6 @@ def test_users_are_not_served_in_production_without_a_secret(run, part):
     assert (code, "error: SECRET_KEY is not set" in err) == (1, True)
 
 
-@pytest.mark.parametrize("part", ["backend", "saga-worker"])
-def test_a_queue_on_redis_is_refused_with_a_sentence(run, part):
-    code, _, err = run(f"publishing {part}", REDIS_URL="redis://localhost")
-    assert (code, err.count("\n")) == (1, 1)
-    assert err.startswith("error: REDIS_URL: it is set, and the queue cannot be in Redis yet;")
-
-
 @pytest.mark.shows("S-44")
 @pytest.mark.parametrize("command", ["ulak publishing outbox", "ulak up --port 0"])
 def test_a_file_env_is_read_and_what_is_set_wins(tmp_path, zygote, command):

@@ -88,7 +88,14 @@ def read_records(blog: Blog, name: str) -> bytes:
     return (blog.folder / "logs" / f"{name}.records").read_bytes()
 
 
-@pytest.mark.parametrize(("store", "way"), [("sqlite", BESIDE), ("postgres", APART)])
+@pytest.mark.parametrize(
+    ("store", "way"),
+    [
+        ("postgres", APART),
+        # The same parts but the relay, on the other store.
+        pytest.param("sqlite", BESIDE, marks=pytest.mark.sampled),
+    ],
+)
 @pytest.mark.shows("S-34")
 def test_no_table_and_no_log_of_a_run_opens_anything(
     blog: Blog, tmp_path: Path, store: str

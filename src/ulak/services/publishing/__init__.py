@@ -50,9 +50,10 @@ class Publishing:
 def attach(
     engine: Engine, platform: Settings, *, policy: ModerationPolicy | None = None
 ) -> Publishing:
-    """Give an engine the flows of publishing, and the engine of the posts its own; nothing is
-    opened. `policy` tells whether a post is approved. Raises `BadInput`: a setting cannot be used;
-    `NotSupported`: the extra is not installed, or the store has no transactions to share."""
+    """Give the engine of the queue the flows of publishing, and that of the posts its own: the
+    given one, unless the settings name another store. Nothing is opened. `policy` tells whether a
+    post is approved. Raises `BadInput`: a setting cannot be used; `NotSupported`: the extra is not
+    installed, or the store of posts or users has no transactions to share."""
     _check_extra()
     from ulak.services.publishing import notifications, queue, tasks
     from ulak.services.publishing.articles import Posts
@@ -61,9 +62,10 @@ def attach(
     from ulak.services.publishing.users import Logins, Users
 
     settings, kept = keys.with_kept(_load(platform), platform)
+    queue_engine = _find_engine(settings.redis_url, engine)
     posts_engine = _find_engine(settings.database_url, engine)
     users_engine = _find_engine(settings.users_database_url, posts_engine, engine)
-    sender = queue.Queue(posts_engine, engine, tasks.make_tasks(settings))
+    sender = queue.Queue(posts_engine, queue_engine, tasks.make_tasks(settings))
     posts, users = Posts(posts_engine, sender), Users(users_engine, settings)
     saga = Saga(posts, stuck_after=settings.stuck_after)
     dead_letters = DeadLetters(sender, saga)
@@ -74,8 +76,9 @@ def attach(
     saga.declare_sweep(posts_engine, queue=queue.RELAY_QUEUE)
     logins = Logins(settings.secret_key, settings.access_token_expire, users_engine.store.clock)
     return Publishing(
-        settings, engine, posts_engine, users_engine, posts, saga, users, dead_letters, logins, kept
-    )
+        settings, queue_engine, posts_engine, users_engine, posts, saga, users, dead_letters,
+        logins, kept,
+    )  # fmt: skip
 
 
 def make_routes(
@@ -88,8 +91,9 @@ def make_routes(
 
     publishing.settings.must_have_secret()
     own, engine, posts = publishing, publishing.posts_engine, publishing.posts
-    made = [routes.make_ready((posts if "posts" in about else own.users).tables)]
+    made = [routes.make_ready(own.users.tables)]
     if "posts" in about:
+        made = [routes.make_ready(posts.tables, None if posts.queue.is_same else own.queue_engine)]
         made.append(routes.make_public(engine, posts, own.logins))
         made.append(routes.make_internal(engine, own.saga, own.dead_letters))
     if "users" in about:
@@ -103,8 +107,8 @@ def make_service(*, policy: ModerationPolicy | None = None) -> Service:
     return Service(
         "publishing", attach=partial(attach, policy=policy), routes=make_routes, scopes=keys.SCOPES,
         condition=lambda platform: Condition(describe_settings(_load(platform))), start=_start,
-        store=lambda: load().database_url, engines=lambda publishing: [publishing.posts_engine],
-        commands=_commands,
+        store=lambda: load().database_url, commands=_commands,
+        engines=lambda own: dict.fromkeys((own.queue_engine, own.posts_engine)),
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from ulak.kit.commands import (
     print_json,
     print_list,
 )
-from ulak.kit.processes import Work, run
+from ulak.kit.processes import Work, run, secrets_of
 from ulak.service import Service, attach
 from ulak.services.publishing import Publishing, make_routes
 from ulak.services.publishing.keys import SCOPES, make_keys
@@ -77,7 +77,7 @@ def dlq_worker(app: AppOption = None) -> None:
 def relay(app: AppOption = None) -> None:
     """Relay tasks from the posts to the queue, and look for stuck posts."""
     with _loaded(app) as (platform, own):
-        run("relay", platform, work=[_relaying(own)], secrets=own.settings.secrets)
+        run("relay", platform, work=[_relaying(own)], secrets=_secrets(platform, own))
 
 
 @group.command()
@@ -181,7 +181,7 @@ def _serve(name: str, engine: Engine, own: Publishing, found: Settings, about: s
     attach(part, engine, found)
     is_backend = about == "posts"
     run(
-        name, found, engines=[engine], migrating=True, secrets=own.settings.secrets,
+        name, found, engines=[engine], migrating=True, secrets=_secrets(found, own),
         work=[_relaying(own)] if is_backend else [],
         prepare=(own.posts if is_backend else own.users).tables.ensure,
         app=lambda unready: make_app(
@@ -198,7 +198,12 @@ def _work(name: str, app: str | None, queue: str, *workers: str) -> None:
         own.settings.must_have_secret()  # the keys of subscribers are sealed by it
         queues = [getattr(own.settings, queue)]
         work = Work(own.queue_engine, queues, lease=own.settings.visibility)
-        run(name, platform, work=[work], secrets=own.settings.secrets)
+        run(name, platform, work=[work], secrets=_secrets(platform, own))
+
+
+def _secrets(platform: Settings, own: Publishing) -> list[str]:
+    """Return what no log may show, also of the queue, which not every part opens."""
+    return [*own.settings.secrets, *secrets_of(platform, own.queue_engine)]
 
 
 def _relaying(own: Publishing) -> Work:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from functools import partial
@@ -30,6 +31,7 @@ from ulak.web import (
     IdempotentRoute,
     RouteTable,
     SlashRoute,
+    StoreProbe,
     idempotent_route,
     read_client_address,
 )
@@ -176,15 +178,21 @@ def make_public(engine: Engine, posts: Posts, logins: Logins) -> Made:
     return route.router, route.access
 
 
-def make_ready(tables: Tables) -> Made:
-    """Make the probe that tells whether the database of these tables answers."""
+def make_ready(tables: Tables, queue: Engine | None = None) -> Made:
+    """Make the probe that tells whether the database of these tables answers. With a queue that is
+    in another store it also says how that one is; posts are published while it is away."""
     route = RouteTable({}, route_class=SlashRoute, response_model=Said)
+    probe = None if queue is None else StoreProbe(queue)
 
     @route("GET", "/ready", PUBLIC)
-    def ready() -> Response:
+    async def ready() -> Response:
         """Tell whether the database answers: 503 when it does not."""
-        tables.read("SELECT 1")
-        return said("the database answers", {"status": "ready"})
+        await to_thread(tables.read, "SELECT 1")
+        data = {"status": "ready"}
+        if probe is not None:
+            lacking = await probe.complaint()
+            data["queue"] = "ready" if lacking is None else f"tasks wait in the posts: {lacking}"
+        return said("the database answers", data)
 
     return route.router, route.access
 

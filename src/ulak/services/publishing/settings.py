@@ -42,11 +42,10 @@ def _secret(text: str) -> str:
     return text
 
 
-def _refuse_redis(text: str) -> str:
-    raise ValueError(
-        "it is set, and the queue cannot be in Redis yet; leave it out, and the queue is in the "
-        "database of the posts, or in that of ULAK_STORE"
-    )
+def _redis(text: str) -> str:
+    if not text.startswith(("redis://", "rediss://")):
+        raise ValueError("write redis://host/0, or rediss:// with TLS")
+    return _store(text)
 
 
 def _store(text: str) -> str:
@@ -70,8 +69,10 @@ class PublishingSettings:
     """What is in force. `load` reads it; tests and programs may make one."""
 
     _: KW_ONLY
+    redis_url: str = setting("REDIS_URL", _redis, secret=True)
+    """The Redis that has the queue and nothing else; '' for the store of ulak."""
     database_url: str = setting("DATABASE_URL", _store, secret=True)
-    """The store of the posts; '' for the one that has the queue."""
+    """The store of the posts; '' for that of ulak."""
     users_database_url: str = setting("USERS_DATABASE_URL", _store, secret=True)
     """The store of the users; '' for the one that has the posts."""
     notifications_queue: str = setting("NOTIFICATIONS_QUEUE", queue_name, "article-notifications")
@@ -143,7 +144,7 @@ def load(
     does not say it. Raises `BadInput`: naming every value that cannot be used; outside dev a
     placeholder or a short text as SECRET_KEY is one."""
     own = {f"{_KEY}_{worker.upper()}": worker for worker in WORKERS}
-    readers = {**dict.fromkeys(own, header_text), "REDIS_URL": _refuse_redis}
+    readers = dict.fromkeys(own, header_text)
     if env != "dev":
         readers["SECRET_KEY"] = _secret
     found = read_settings(PublishingSettings, environ, readers=readers)
