@@ -142,8 +142,9 @@ def _up(found: Settings, bound: socket, *, workers: int, lease: str, drain: str)
         others = _servers(addresses, taken, working, found)
         said |= {name: other.address for name, other in others.items()}
         hello = partial(
-            greeting, engine, identity, found, address=server.address, workers=workers, said=said
-        )
+            greeting, engine, identity, found, address=server.address, workers=workers, said=said,
+            further=further,
+        )  # fmt: skip
         servers = [server, *others.values()]
         try:
             asyncio.run(_serve(working, servers, hello))
@@ -254,7 +255,7 @@ def children_of(
 
 def greeting(
     engine: Engine, identity: Identity, found: Settings, *, address: str, workers: int,
-    said: Mapping[str, str],
+    said: Mapping[str, str], further: Sequence[Engine] = (),
 ) -> str:  # fmt: skip
     """Say where everything is and what to type next; asks the store, so not on a loop."""
     lines = [
@@ -267,7 +268,7 @@ def greeting(
         f"  metrics   {address}/metrics",
         *(f"  {word:<9} {text}" for word, text in _queues(engine, workers)),
         *(f"  missing   {sentence}" for sentence in _missing(found)),
-        f"  store     {stored(engine)}",
+        *(f"  store     {stored(each)}" for each in (engine, *further)),
         "",
     ]
     if engine.store.features.shared:

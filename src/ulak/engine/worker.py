@@ -290,13 +290,18 @@ class Worker:
                 self.executor.ask(run, request)
 
     async def _keep_up(self, claims: ClaimLoop) -> None:
-        """Do the store's housekeeping about once a second, or when a schedule is due."""
+        """Do the store's housekeeping about once a second, or when a schedule is due. An outage is
+        logged when it begins: its length is told by what else fails, and by readiness."""
+        has_failed = False
         while True:
             try:
                 await self.keeper.run(self.upkeep.tick)
+                has_failed = False
             except StoreError as error:
                 self.kernel.telemetry.failed("upkeep")
-                log.warning("upkeep fails", extra={"error": str(error)})
+                if not has_failed:
+                    log.warning("upkeep fails", extra={"error": str(error)})
+                has_failed = True
             except Exception:  # a worker loop: housekeeping goes on
                 log.exception("upkeep failed")
             rest = 0.0 if self.upkeep.has_more else claims.until(self.upkeep.next_at)

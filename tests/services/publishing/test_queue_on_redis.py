@@ -7,10 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from bench.ports import reserve_port
 from bench.publishing.blog import BACKEND, RELAY, Blog, Post, Stores, wait_until
 from bench.zygote import Zygote
+from tests.services.publishing.parts import Parts, publish_one, until
 from tests.services.publishing.plays import PLAYED_ORDERS, VARIABLES
 from ulak import JobFilter
 from ulak.services.publishing import statuses
@@ -82,3 +85,28 @@ def test_sagas_end_though_their_redis_is_stopped_again_and_again(blog: Blog, red
     assert "redis" in blog.log(RELAY).lower()
     assert all(blog.is_running(name) for name in blog.names)
     assert "Traceback" not in blog.log(BACKEND)
+
+
+@pytest.mark.shows("S-48")
+def test_up_says_where_its_queue_is_and_that_its_worker_has_lost_it(
+    tmp_path: Path, zygote: Zygote, redis: Redis
+) -> None:
+    address = f"http://127.0.0.1:{(port := reserve_port())}"
+    environ = {"REDIS_URL": redis.url(), "ULAK_SERVICE": "publishing"}
+    with Parts(tmp_path, zygote, **environ, MODERATION_APPROVE_RATE="1") as parts:
+        up = parts.begin(f"ulak up --lease 1s --port {port}")
+        said = up.wait_for("Ctrl-C drains")
+        assert "  store     redis " in said
+        publish_one(address, address, parts.said, "a-key-of-grace")
+
+        def readiness() -> httpx.Response:
+            return httpx.get(f"{address}/health/ready")
+
+        redis.kill()
+        until(lambda: readiness().status_code == 503, parts.said)
+        assert "the worker's lease of 1 s was renewed" in readiness().json()["detail"]
+        # What is said again and again is said once.
+        until(lambda: up.said.count("upkeep fails") == 1, parts.said)
+        redis.start()
+        until(lambda: readiness().status_code == 200, parts.said)
+        assert up.said.count("upkeep fails") == 1

@@ -19,7 +19,7 @@ from ulak.control.tallies import Family
 from ulak.core.job import queue_of
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
-from ulak.engine.worker import Worker, settle_in
+from ulak.engine.worker import Worker, find_complaint, settle_in
 from ulak.errors import BadInput, NotSupported
 from ulak.idempotency import cleanup
 from ulak.kit.commands.output import note, say
@@ -229,9 +229,10 @@ async def wait_until_registered(workers: Iterable[Worker]) -> None:
 
 
 def unready(workers: Iterable[Worker]) -> str | None:
-    """Say what is lacking before everything is served; None when nothing is."""
+    """Say what is lacking before everything is served, and served safely; None when nothing is."""
+    workers = list(workers)
     is_ready = all(worker.is_registered for worker in workers)
-    return None if is_ready else "the worker is not registered"
+    return find_complaint(workers) if is_ready else "the worker is not registered"
 
 
 def bind(settings: Settings, name: str, *, address: Address | None = None) -> socket.socket:
