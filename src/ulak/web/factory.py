@@ -22,6 +22,7 @@ from ulak.idempotency import Guard as IdempotencyGuard
 from ulak.web import idempotency, openapi, pages, problems
 from ulak.web.access import Authenticator, Routed, make_routes, merged, platform_lines
 from ulak.web.callers import Guard, caller, not_allowed, serve
+from ulak.web.dispatch import BySegment
 from ulak.web.guard import GuardChain
 from ulak.web.metrics import Metrics
 from ulak.web.middleware import BodyLimit, Correlation, ObserveRequests
@@ -141,6 +142,7 @@ def app(
         made.state.chain = GuardChain(state, access, brought, asks=callers.asks)
     made.add_middleware(ObserveRequests, engine=engine, requests=shown.requests)
     made.add_middleware(Correlation)
+    made.router.middleware_stack = BySegment(made.router)
     return made
 
 
