@@ -30,6 +30,7 @@ from bench import (
     publishers,
     publishing,
     reasons,
+    redis_speed,
     simulated,
     standing,
     storm_of_limits,
@@ -84,6 +85,7 @@ FIGURES: Mapping[str, Callable[[], Figure | list[Figure]]] = {
     "relay": publishing.relay_figures,
     "cutting": cutting.cutting_figures,
     "plans": cutting.plans_figures,
+    "redis": redis_speed.redis_figures,
     "modules": bare.modules_figure,
     "names": bare.names_figure,
 }
