@@ -28,6 +28,7 @@ from ulak.core.change import Change
 from ulak.core.job import Event, JobRow, Payload, Request, Result
 from ulak.ids import find_range, to_text
 from ulak.store.batches import FIRST_HASH
+from ulak.store.operators import Table
 from ulak.store.protocol import (
     CountRow,
     DedupRow,
@@ -54,6 +55,7 @@ from ulak.store.redis.values import (
     write_change,
 )
 
+WORKERS = Table("workers", WorkerRow)
 # So many names of an index are read at once.
 MOST_NAMED = 50_000
 
@@ -139,7 +141,7 @@ class RedisReads(RedisOutbox):
         """Return the names of jobs that an index has for a filter, if one has few enough."""
         found: list[bytes] | None = None
         if where.owner is not None:
-            found = self.call("owned", where.owner)
+            found = self.do("ZRANGE", f"ulak:owned:{where.owner}", 0, -1)
         elif where.dedup_key is not None:
             found = self.call("keyed", short_key(where.dedup_key))
         elif where.role is not None and where.role not in UNREMARKABLE:
@@ -202,7 +204,7 @@ class RedisReads(RedisOutbox):
         return [read_row(row) for row in self.call("leased", worker) if row]
 
     def workers(self) -> list[WorkerRow]:
-        return [WorkerRow(id, *row) for id, row in self._rows("ulak:workers").items()]
+        return self._rows(WORKERS)
 
     # Counts ----------------------------------------------------------------------
 

@@ -181,7 +181,7 @@ end
 -- Ended jobs --------------------------------------------------------------------
 
 local function ended_before(flow, before, offset)
-  local upto = '(' .. U.seconds(before)
+  local upto = '(' .. U.seconds(U.text(before))
   return call('ZRANGEBYSCORE', U.finished_key(flow), '-inf', upto, 'LIMIT', offset, MOST_CHANGED)
 end
 
