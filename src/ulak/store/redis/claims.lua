@@ -280,10 +280,13 @@ function V.claim(request)
   unparked = unparked + U.end_pauses() + U.unpark_paid()
   local ends = call('ZSCORE', 'ulak:leases', request.worker)
   local claimed, turns, places = {size = 0, rows = {}, sizes = {}, data = {}, results = {}}, {}, 0
+  local shares = {}
   if not ends or tonumber(ends) <= now then request.wants = {} end
   for _, want in ipairs(request.wants) do
+    local before = #claimed.rows
     places = places + math.max(want.places, 0)
     take(want, request, claimed, turns)
+    shares[#shares + 1] = #claimed.rows - before
   end
   local taken = #claimed.rows
   local is_full = claimed.size >= request.bytes or (taken > 0 and taken >= places)
@@ -295,23 +298,23 @@ function V.claim(request)
   local jobs = {
     pack(claimed.rows), pack(claimed.sizes), table.concat(claimed.data), claimed.results,
   }
-  return {jobs, requests_of(request.worker), following, unparked, paused}
+  return {jobs, shares, requests_of(request.worker), following, unparked, paused}
 end
 
-local function keep_worker(worker, started_at, ends_at, lanes, about)
-  call('HSET', 'ulak:workers', worker, pack({started_at, now, ends_at, lanes, about}))
+local function keep_worker(worker, started_at, renewed_at, ends_at, lanes, about)
+  call('HSET', 'ulak:workers', worker, pack({started_at, renewed_at, ends_at, lanes, about}))
   call('ZADD', 'ulak:leases', U.text(ends_at), worker)
 end
 
 function V.register(worker, lease_us, lanes, about)
-  keep_worker(worker, now, now + lease_us, lanes, about)
+  keep_worker(worker, now, now, now + lease_us, lanes, about)
 end
 
 function V.renew(worker, lease_us)
   local row = call('HGET', 'ulak:workers', worker)
   if not row then return {0} end
   local started_at, _, _, lanes, about = unpack(cmsgpack.unpack(row), 1, 5)
-  keep_worker(worker, started_at, now + lease_us, lanes, about)
+  keep_worker(worker, started_at, now, now + lease_us, lanes, about)
   return {1, requests_of(worker)}
 end
 
@@ -321,7 +324,6 @@ function V.unregister(worker)
   if call('EXISTS', 'ulak:leased:' .. worker) == 0 then return drop_worker(worker) end
   -- The row stays, lapsed, for the next claimer: there is one way of rescue only.
   local started_at, renewed_at, _, lanes, about = unpack(cmsgpack.unpack(row), 1, 5)
-  call('HSET', 'ulak:workers', worker, pack({started_at, renewed_at, now, lanes, about}))
-  call('ZADD', 'ulak:leases', now_text, worker)
+  keep_worker(worker, started_at, renewed_at, now, lanes, about)
   is_due = true
 end

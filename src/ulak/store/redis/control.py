@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ulak.clock import Instant
 from ulak.core.job import OF_STATE, OF_UNDO
@@ -97,26 +97,6 @@ class Draft:
         return bool(self._store.call("swap", checks, self._writes, self._acts, kind=kind))
 
 
-class Adoption(NamedTuple):
-    """The jobs that a limit of a busy state takes over, as `control.lua` wants it."""
-
-    name: str
-    terms: LimitTerms
-
-    def write(self) -> dict[str, object]:
-        flow, source = control.parts_of_limit(self.name)
-        busy = self.terms.busy
-        marks = {
-            f"{source}/{READY}": self.terms.mark,
-            f"{busy}/{BUSY}": OF_STATE,
-            f"{busy}/{UNDOING}": OF_UNDO,
-        }
-        return {
-            "name": self.name, "flow": flow, "source": source, "busy": busy, "marks": marks,
-            "keyed": self.terms.keyed,
-        }  # fmt: skip
-
-
 class RedisControl(RedisBase, OperatorVerbs):
     """What operators set."""
 
@@ -134,7 +114,17 @@ class RedisControl(RedisBase, OperatorVerbs):
         return [_row(table, *each) for each in sorted(found.items())]
 
     def _adopt(self, name: str, terms: LimitTerms) -> None:
-        self.call("adopt", Adoption(name, terms).write(), kind="declare")
+        flow, source = control.parts_of_limit(name)
+        marks = {
+            f"{source}/{READY}": terms.mark,
+            f"{terms.busy}/{BUSY}": OF_STATE,
+            f"{terms.busy}/{UNDOING}": OF_UNDO,
+        }
+        limit = {
+            "name": name, "flow": flow, "source": source, "busy": terms.busy, "marks": marks,
+            "keyed": terms.keyed,
+        }  # fmt: skip
+        self.call("adopt", limit, kind="declare")
 
     def find_credential(self, kind: str, id: str) -> CredentialRow | None:
         field = NUL.join((kind, id))

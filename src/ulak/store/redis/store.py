@@ -33,7 +33,6 @@ from ulak.store.protocol import (
     Progress,
     Renewal,
     Tick,
-    Want,
     jobs,
 )
 from ulak.store.protocol.control import must_be_ticks
@@ -199,7 +198,7 @@ class RedisStore(RedisReads, RecordVerbs):
 
     def claim(self, request: ClaimRequest) -> Claimed:
         """A call leases a hundred jobs at most, so that a large claim is several."""
-        left = {n: max(want.places, 0) for n, want in enumerate(request.wants)}
+        left = [max(want.places, 0) for want in request.wants]
         asked = {
             "worker": request.worker, "ageing": request.ageing_us, "suspects": request.suspects,
             "entries": {_entry(entry): busy for entry, busy in request.entries.items()},
@@ -209,20 +208,21 @@ class RedisStore(RedisReads, RecordVerbs):
         unparked = 0
         while True:
             wants = [
-                {"lanes": want.lanes, "places": left[n]} for n, want in enumerate(request.wants)
+                {"lanes": want.lanes, "places": places}
+                for want, places in zip(request.wants, left, strict=True)
             ]
             size = sum(len(claim.payload.data) for claim in claims)
             now, answer = self.call_at(
                 "claim", {**asked, "wants": wants, "bytes": LARGEST_CLAIM_BYTES - size},
                 kind="claim",
             )  # fmt: skip
-            found, requests, next_at, more, paused = answer
+            found, shares, requests, next_at, more, paused = answer
             taken = read_claims(*found)
             claims += taken
             unparked += more
             if len(taken) < MOST_CHANGED or is_full(request.wants, claims):
                 break
-            _count_off(left, request.wants, taken)
+            left = [places - share for places, share in zip(left, shares, strict=True)]
             asked["suspects"] = asked["suspects"] and not any(
                 claim.row.lapses >= SUSPECT_LAPSES for claim in taken
             )
@@ -356,19 +356,6 @@ def _read_receipt(answer: Sequence[Any]) -> Receipt:
 
 def _entry(entry: tuple[str, int, str]) -> str:
     return NUL.join(map(str, entry))
-
-
-def _count_off(left: dict[int, int], wants: Sequence[Want], taken: Sequence[Claim]) -> None:
-    """Give each job that was taken to the first want that has a place for its lane."""
-    for claim in taken:
-        for n, want in enumerate(wants):
-            if left[n] > 0 and _serves(want, claim.row.lane):
-                left[n] -= 1
-                break
-
-
-def _serves(want: Want, lane: str) -> bool:
-    return any(lane == own or (own[-1] == "*" and lane.startswith(own[:-1])) for own in want.lanes)
 
 
 def _pair(field: bytes) -> tuple[str, str]:
