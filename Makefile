@@ -60,12 +60,14 @@ pytest: setup
 test-pythons: setup servers browser weasyprint ## the tests on every Python, the wheel, the lock
 	$(BIN)/python -m scripts.pythons $(ARGS)
 
-soak: setup servers browser weasyprint ## what takes long: kills and faults (STORE=postgres), what Prometheus answers, all sampled tests, mutants, a bare Debian; HOURS=3: a load for so long
+soak: setup servers browser weasyprint ## what takes long: kills and faults (STORE=postgres, redis), what Prometheus answers, all sampled tests, mutants, a bare Debian; HOURS=3: a load for so long
 ifdef HOURS
 	exec $(BIN)/python -m bench.soak.hours --hours $(HOURS) --store $(or $(STORE),both) $(ARGS)
 else
 	$(BIN)/python -m bench.soak --store $(or $(STORE),sqlite) $(ARGS)
+ifneq ($(STORE),redis)
 	$(BIN)/python -m bench.soak.faults --store $(or $(STORE),sqlite) --seed $(or $(SEED),1)
+endif
 	$(BIN)/python -m bench.soak.browsers --seed $(or $(SEED),1)
 	bash scripts/prometheus.sh
 	$(BIN)/python -m tests.tools.prometheus_cases

@@ -16,6 +16,7 @@ from bench.measure import in_child, scratch
 BATCH = 200
 TRANSITIONS = 100_000
 PG_TRANSITIONS = 60_000
+REDIS_TRANSITIONS = 100_000
 LONE_TRANSITIONS = 1_500
 
 
@@ -34,6 +35,11 @@ def psycopg_rate(env: Mapping[str, str], transitions: int = PG_TRANSITIONS) -> f
 def asyncpg_one(env: Mapping[str, str], transitions: int = LONE_TRANSITIONS) -> float:
     """PostgreSQL: the same one job at a time, two commits each."""
     return in_child("bench.ceiling", "asyncpg_one", transitions, 1, env=env)
+
+
+def redis_rate(env: Mapping[str, str], transitions: int = REDIS_TRANSITIONS) -> float:
+    """Redis: a function in Lua that moves 200 jobs a call, each with a line in a stream."""
+    return in_child("bench.ceiling", "redis_rate", BATCH, 1, transitions, env=env)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Where the processor's time goes in a drain: the loop, the committer and the claimer.
 
-`python -m bench.profile [--store postgres] [--jobs 10000] [--stages 1] [--kind async]`
+`python -m bench.profile [--store postgres|redis] [--jobs 10000] [--stages 1] [--kind async]`
 
 Each thread is profiled in a drain of its own, by the time that this thread alone has used: one
 that waits for the interpreter or for the disk costs nothing. Profiling makes small functions look
@@ -24,7 +24,7 @@ from typing import Any
 import psycopg
 
 import ulak
-from bench import postgres
+from bench import postgres, redis_speed
 from bench.measure import ROOT, scratch
 from ulak.cli.speed import fill, flow_of, run_dry
 
@@ -42,7 +42,7 @@ STATEMENTS = """
 def main() -> None:
     """Profile one drain for each thread and print its largest parts."""
     parser = argparse.ArgumentParser(prog="bench.profile")
-    parser.add_argument("--store", choices=["sqlite", "postgres"], default="sqlite")
+    parser.add_argument("--store", choices=["sqlite", "postgres", "redis"], default="sqlite")
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--stages", type=int, default=1)
     parser.add_argument("--kind", choices=["async", "plain"], default="async")
@@ -51,6 +51,10 @@ def main() -> None:
         with scratch() as folder:
             names = itertools.count()
             _profile(given, lambda: f"sqlite:///{folder / f'profile-{next(names)}.db'}")
+        return
+    if given.store == "redis":
+        with redis_speed.durable() as redis:
+            _profile(given, redis.fresh)
         return
     with postgres.durable(preload="pg_stat_statements") as server:
         url = _profile(given, server.fresh)

@@ -23,11 +23,20 @@ def soak_figures() -> list[Figure]:
 
 def postgres_soak_figures() -> list[Figure]:
     """On PostgreSQL, which is killed three times itself."""
-    full, short = (replace(plan, store="postgres", **WITH_SERVER) for plan in (FULL, SHORT))
+    return _server_soak_figures("postgres", "PostgreSQL")
+
+
+def redis_soak_figures() -> list[Figure]:
+    """On Redis with `appendfsync always`, which is killed three times itself."""
+    return _server_soak_figures("redis", "Redis")
+
+
+def _server_soak_figures(store: str, name: str) -> list[Figure]:
+    full, short = (replace(plan, store=store, **WITH_SERVER) for plan in (FULL, SHORT))
     figures = _last_or_short(
-        full, short, "make soak STORE=postgres", "python -m bench.figures postgres-soak"
+        full, short, f"make soak STORE={store}", f"python -m bench.figures {store}-soak"
     )
-    return [replace(figure, name=f"{figure.name}, PostgreSQL") for figure in figures]
+    return [replace(figure, name=f"{figure.name}, {name}") for figure in figures]
 
 
 def faults_figures() -> list[Figure]:
@@ -79,7 +88,7 @@ def _figures(plan: Plan, verdict: Verdict, command: str) -> list[Figure]:
     jobs, ended = counts["jobs"], counts["ended"]
     what = f"soak, {plan.jobs:,} orders: "
     killed = Figure(
-        what + "SIGKILLs of PostgreSQL itself", f">= {plan.restarts}",
+        what + "SIGKILLs of the server itself", f">= {plan.restarts}",
         str(counts.get("server kills", 0)), counts.get("server kills", 0) >= plan.restarts, command,
     )  # fmt: skip
     return [

@@ -17,8 +17,9 @@ from bench.soak.storm import ROOT
 RESULTS = {
     "sqlite": ROOT / ".data" / "soak.json",
     "postgres": ROOT / ".data" / "soak-postgres.json",
+    "redis": ROOT / ".data" / "soak-redis.json",
 }
-# On PostgreSQL the server is killed too, for longer than a lease or shorter.
+# A server is killed too, for longer than a lease or shorter.
 WITH_SERVER = {"restarts": 3}
 MOST_SHOWN = 25
 
@@ -52,7 +53,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the database and the ledger")
     given = vars(parser.parse_args())
     keep, growth = given.pop("keep"), given.pop("growth")
-    more = WITH_SERVER if given["store"] == "postgres" else {}
+    more = WITH_SERVER if given["store"] != "sqlite" else {}
     plan, measured = Plan(**given, **more), commit()
     result = RESULTS[plan.store]
     result.parent.mkdir(exist_ok=True)

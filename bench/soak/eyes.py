@@ -7,11 +7,15 @@ import fcntl
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import psycopg
+import redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
 
 from ulak.ids import to_text
 
@@ -65,7 +69,9 @@ class Watchman:
         eyes = look()
         while not self._stop.wait(0.01):
             # While the server is killed, or a frozen worker holds up readers, there is no look.
-            with contextlib.suppress(sqlite3.OperationalError, psycopg.OperationalError):
+            with contextlib.suppress(
+                sqlite3.OperationalError, psycopg.OperationalError, redis.RedisError
+            ):
                 self.most = max(self.most, eyes.packing())
                 self.looks += 1
         eyes.close()
@@ -152,6 +158,53 @@ class PostgresEyes:
 
     def standstill(self) -> contextlib.AbstractContextManager[bool]:
         """A transaction that stands still holds its own rows here, not everybody's."""
+        return contextlib.nullcontext(True)
+
+    def close(self) -> None:
+        self._db.close()
+
+
+class RedisEyes:
+    """Into a database whose server may have been killed since the last look."""
+
+    def __init__(self, url: str) -> None:
+        self._db: Any = redis.Redis.from_url(
+            url, decode_responses=True, retry=Retry(ConstantBackoff(0.2), TRIES)
+        )
+
+    def unsent(self) -> int:
+        receivers = self._db.smembers("ulak:receivers")
+        return sum(self._db.zcard(f"ulak:deliveries:pending:{name}") for name in receivers)
+
+    def leased(self) -> list[tuple[str, int, str, str]]:
+        found = []
+        for worker in self._db.hkeys("ulak:workers"):
+            for name in self._db.zrange(f"ulak:leased:{worker}", 0, -1):
+                token, state, role = self._columns(name, "token", "state", "role")
+                found.append((name[:36], int(token), state, role))
+        return found
+
+    def slots(self) -> list[str]:
+        held = [
+            slot.split("|", 2)[2]
+            for limit in self._db.zrange("ulak:slots", 0, -1)
+            for slot in self._db.hvals(f"ulak:slots:{limit}")
+        ]
+        workers = [self._columns(name, "leased_by")[0] for name in held if name]
+        return [worker for worker in workers if worker]
+
+    def packing(self) -> int:
+        orders = self._db.zrange("order:jobs:packing", 0, -1)
+        keys = Counter(self._columns(f"{job}:order", "keys")[0] for job in orders)
+        return max(keys.values(), default=0)
+
+    def _columns(self, name: str, *columns: str) -> list[str]:
+        job, _, flow = name.partition(":")
+        found: list[str] = self._db.hmget(f"{flow}:job:{job}", *columns)
+        return found
+
+    def standstill(self) -> contextlib.AbstractContextManager[bool]:
+        """A worker that stands still holds up nobody: a call is over before another begins."""
         return contextlib.nullcontext(True)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""How soon a worker is as fast as before, after PostgreSQL itself was killed and started again.
+"""How soon a worker is as fast as before, after the server itself was killed and started again.
 
-`python -m bench.soak.restarts`: one worker process, no kills but the server's. The rate of the ten
-seconds from the first commit after a restart, against the ten seconds before the kill.
+`python -m bench.soak.restarts [--store redis]`: one worker process, no kills but the server's. The
+rate of some seconds from the first commit after a restart, against as many before the kill.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
 
 import psycopg
 from psycopg.rows import dict_row
 
 import ulak
-from bench import postgres
+from bench import postgres, redis_speed
 from bench.measure import ROOT, Figure
 from bench.postgres_claims import copy
 from ulak.cli import speed
@@ -31,35 +31,26 @@ WARM_UP_S = 3.0
 LOOK_EVERY_S = 0.02
 # More than a worker of this machine drains in all windows together; running dry is an error.
 SUPPLY = 1_000_000
+# All of it is in memory, and a server reads it before it answers.
+REDIS_SUPPLY, REDIS_WINDOW_S = 120_000, 3.0
 STAYS = 0.9
 PATIENCE_S = 60.0
 
 URL = "ULAK_BENCH_RESTARTS"
-DONE = """
-    SELECT coalesce(sum(jobs), 0)::bigint FROM (
-        SELECT role, jobs FROM ulak.counts UNION ALL SELECT role, jobs FROM ulak.count_deltas
-    ) AS c WHERE role = 'done'
-"""
 
 
 class Watch:
-    """Counts what is done, over a connection that is made anew when it is lost."""
+    """Counts what is done, while the server is there."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
-        self._db: psycopg.Connection[Any] | None = None
+        self._engine = ulak.connect(url)
 
     def done(self) -> int | None:
         """Return how many jobs are durably done, None while nobody answers."""
         try:
-            if self._db is None:
-                self._db = psycopg.connect(self._url, autocommit=True)
-            found = self._db.execute(DONE).fetchone()
-        except psycopg.OperationalError:
-            self._db = None
+            return sum(c.jobs for c in self._engine.inspect.counts() if c.role == "done")
+        except ulak.StoreError:
             return None
-        assert found is not None
-        return int(found[0])
 
     def rate(self, window_s: float) -> float:
         """Return the jobs a second of the time to come."""
@@ -79,48 +70,65 @@ class Watch:
 
     def close(self) -> None:
         """Give back what was opened."""
-        if self._db is not None:
-            self._db.close()
+        self._engine.close()
 
 
 def restarts_figure(supply: int = SUPPLY, window_s: float = WINDOW_S) -> Figure:
+    """PostgreSQL."""
+    with postgres.durable() as bench:
+        return _figure("PostgreSQL", "restarts", bench, load, supply, window_s)
+
+
+def redis_restarts_figure(supply: int = REDIS_SUPPLY, window_s: float = REDIS_WINDOW_S) -> Figure:
+    """Redis with `appendfsync always`."""
+    with redis_speed.durable() as bench:
+        return _figure("Redis", "redis-restarts", bench, submit, supply, window_s)
+
+
+def _figure(
+    store: str,
+    name: str,
+    bench: postgres.Bench | redis_speed.Bench,
+    supply_with: Callable[[str, int], None],
+    supply: int,
+    window_s: float,
+) -> Figure:
     """Kill the server three times while a worker drains, and compare the rates around each."""
     shares, told, outages = [], [], []
-    with postgres.durable() as bench:
-        url = bench.fresh()
-        load(url, supply)
-        watch = Watch(url)
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "bench.soak.restarts", "--worker"],
-            cwd=ROOT, env={**os.environ, URL: url},
-        )  # fmt: skip
-        try:
-            watch.wait_for_more(0)
-            time.sleep(WARM_UP_S)
-            for _ in range(RESTARTS):
-                before = watch.rate(window_s)
-                bench.server.kill()
-                began = time.monotonic()
-                bench.server.start()
-                watch.wait_for_more(_wait_for_an_answer(watch))
-                outages.append(time.monotonic() - began)
-                after = watch.rate(window_s)
-                shares.append(after / before)
-                told.append(f"{after:,.0f} of {before:,.0f}")
-            assert (watch.done() or supply) < supply, "the worker has run dry: raise SUPPLY"
-            assert worker.poll() is None, "the worker has ended by itself"
-        finally:
-            watch.close()
-            worker.send_signal(signal.SIGTERM)
-            worker.wait()
+    url = bench.fresh()
+    supply_with(url, supply)
+    watch = Watch(url)
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "bench.soak.restarts", "--worker"],
+        cwd=ROOT, env={**os.environ, URL: url},
+    )  # fmt: skip
+    try:
+        watch.wait_for_more(0)
+        time.sleep(WARM_UP_S)
+        for _ in range(RESTARTS):
+            before = watch.rate(window_s)
+            bench.server.kill()
+            began = time.monotonic()
+            bench.server.start()
+            watch.wait_for_more(_wait_for_an_answer(watch))
+            outages.append(time.monotonic() - began)
+            after = watch.rate(window_s)
+            shares.append(after / before)
+            told.append(f"{after:,.0f} of {before:,.0f}")
+        assert (watch.done() or supply) < supply, "the worker has run dry: raise SUPPLY"
+        assert worker.poll() is None, "the worker has ended by itself"
+    finally:
+        watch.close()
+        worker.send_signal(signal.SIGTERM)
+        worker.wait()
     worst = min(shares)
     return Figure(
-        f"rate in the {window_s:g} s from the first commit after PostgreSQL was killed, of the "
+        f"rate in the {window_s:g} s from the first commit after {store} was killed, of the "
         f"{window_s:g} s before, worst of {RESTARTS}",
         f">= {STAYS}",
         f"{worst:.2f} ({', '.join(told)} jobs/s; first commit after at most {max(outages):.1f} s)",
         worst >= STAYS,
-        "python -m bench.figures restarts",
+        f"python -m bench.figures {name}",
     )
 
 
@@ -151,6 +159,13 @@ def load(url: str, jobs: int) -> None:
         db.execute("CHECKPOINT")
 
 
+def submit(url: str, jobs: int) -> None:
+    """Submit jobs that are due."""
+    flow = speed.flow_of("restarts")
+    with ulak.connect(url, flows=[flow]) as engine:
+        speed.fill(engine, flow, jobs)
+
+
 def work() -> None:
     """Be the worker, until SIGTERM."""
     with ulak.connect(os.environ[URL], flows=[speed.flow_of("restarts")]) as engine:
@@ -164,13 +179,17 @@ def main() -> None:
     """Be the worker, or measure and print."""
     parser = argparse.ArgumentParser(prog="bench.soak.restarts", description=__doc__)
     parser.add_argument("--worker", action="store_true", help="what the measurement starts")
-    parser.add_argument("--supply", type=int, default=SUPPLY)
-    parser.add_argument("--window", type=float, default=WINDOW_S)
+    parser.add_argument("--store", choices=["postgres", "redis"], default="postgres")
+    parser.add_argument("--supply", type=int, help="how many jobs there are")
+    parser.add_argument("--window", type=float, help="how many seconds each rate is measured")
     given = parser.parse_args()
     if given.worker:
         work()
         return
-    figure = restarts_figure(given.supply, given.window)
+    is_redis = given.store == "redis"
+    supply = given.supply or (REDIS_SUPPLY if is_redis else SUPPLY)
+    window = given.window or (REDIS_WINDOW_S if is_redis else WINDOW_S)
+    figure = (redis_restarts_figure if is_redis else restarts_figure)(supply, window)
     print(f"{'ok' if figure.ok else 'MISSED'} {figure.name}: {figure.value}; bound {figure.bound}")
 
 

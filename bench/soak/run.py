@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import ulak
-from bench import postgres
+from bench import postgres, redis_speed
 from bench.soak.checks import Evidence, occupancy, once_is_once, violations
 from bench.soak.children import DATABASE, LEDGER, engine_of
-from bench.soak.eyes import Eyes, PostgresEyes, SqliteEyes, Watchman
+from bench.soak.eyes import Eyes, PostgresEyes, RedisEyes, SqliteEyes, Watchman
 from bench.soak.ledger import read_all
 from bench.soak.orders import PACKERS
 from bench.soak.people import Operator
@@ -36,7 +36,7 @@ class Plan:
     lease_s: float = 2.0
     store: str = "sqlite"
     restarts: int = 0
-    """How often PostgreSQL itself is killed and started again, spread over the kills."""
+    """How often the server itself is killed and started again, spread over the kills."""
 
     @property
     def kills_in_a_run(self) -> int:
@@ -61,11 +61,12 @@ def soak(plan: Plan, folder: Path) -> Verdict:
     """Run one soak in an empty folder."""
     if plan.store == "sqlite":
         return _soak(plan, folder, None)
-    with postgres.durable() as server:
+    durable = {"postgres": postgres.durable, "redis": redis_speed.durable}[plan.store]
+    with durable() as server:
         return _soak(plan, folder, server)
 
 
-def _soak(plan: Plan, folder: Path, server: postgres.Bench | None) -> Verdict:
+def _soak(plan: Plan, folder: Path, server: postgres.Bench | redis_speed.Bench | None) -> Verdict:
     started = time.monotonic()
     deadline = started + plan.seconds
     url = None if server is None else server.fresh()
@@ -81,7 +82,9 @@ def _soak(plan: Plan, folder: Path, server: postgres.Bench | None) -> Verdict:
     )
 
     def look() -> Eyes:
-        return SqliteEyes(folder / DATABASE) if url is None else PostgresEyes(url)
+        if url is None:
+            return SqliteEyes(folder / DATABASE)
+        return RedisEyes(url) if plan.store == "redis" else PostgresEyes(url)
 
     eyes, watchman = look(), Watchman(look)
     storm = Storm(folder, children, ledger, eyes, seed=plan.seed, lease_s=plan.lease_s)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -224,14 +225,9 @@ def guard_and_scope(engine: Engine, name: str) -> tuple[Guard, Scope]:
 
 
 def _redis_records(idempotency: IdempotencySettings) -> RecordKeeper:
-    try:
+    with _needing_redis("IDEMPOTENCY_BACKEND=redis"):
         from ulak.store.redis import RedisRecords
-    except ImportError as error:
-        raise BadInput(
-            f"IDEMPOTENCY_BACKEND is redis, which needs redis-py, and that is not installed "
-            f"({error}); install ulak[redis]"
-        ) from None
-    return RedisRecords(idempotency.redis_url, allow_volatile=idempotency.redis_allow_volatile)
+    return RedisRecords(idempotency.redis_url, may_forget=idempotency.redis_allow_volatile)
 
 
 def with_secret(settings: Settings) -> Settings:
@@ -300,13 +296,8 @@ def _postgres(url: str, clock: Clock | None) -> Store:
 
 
 def _redis(url: str, clock: Clock | None) -> Store:
-    try:
+    with _needing_redis(repr(without_password(url))):
         from ulak.store.redis import RedisStore
-    except ImportError as error:
-        raise BadInput(
-            f"{without_password(url)!r} needs redis, which is not installed ({error}); "
-            "install ulak[redis]"
-        ) from None
     place, _, query = url.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     durability = options.pop("durability", "full")
@@ -315,6 +306,16 @@ def _redis(url: str, clock: Clock | None) -> Store:
     if options:
         place = f"{place}?{urlencode(options)}"
     return RedisStore(place, clock=clock, may_forget=durability == "none")
+
+
+@contextmanager
+def _needing_redis(who: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise BadInput(
+            f"{who} needs redis, which is not installed ({error}); install ulak[redis]"
+        ) from None
 
 
 def _without_pooled(url: str) -> tuple[str, str]:

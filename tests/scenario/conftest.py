@@ -14,11 +14,15 @@ from ulak.testing.servers import Postgres
 NUMBERS = itertools.count(1)
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(
+    params=["memory", "sqlite", "postgres", pytest.param("redis", marks=pytest.mark.sampled)]
+)
 def jobs_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of an empty store, for `Harness(url=...)` and `store_of`."""
     if request.param == "memory":
         yield "memory://"
+    elif request.param == "redis":
+        yield request.getfixturevalue("redis_url")
     else:
         yield from _shared(request, tmp_path)
 

@@ -13,6 +13,7 @@ from tests.scenario.doubles import eventually
 from tests.scenario.test_postgres_outage import Load
 from ulak.errors import Misconfigured
 from ulak.ids import from_text
+from ulak.store.records import RecordId
 from ulak.testing import faults
 from ulak.testing.conformance import Desk
 from ulak.testing.servers import EVERY_SECOND, EVICTING, NOT_KEPT, Redis
@@ -72,6 +73,15 @@ def test_a_job_lies_in_redis_as_the_layout_says(redis_url: str) -> None:
         engine.cancel(job.id, actor="ada")
         assert client.zrange("pages:jobs:finished", 0, -1) == [job.id.encode()]
         assert client.exists("pages:key:cafe") == 0
+
+
+def test_jobs_and_records_share_their_connections(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client, ulak.connect(redis_url) as engine:
+        engine.store.stops()
+        engine.store.find_records([RecordId("", "x", "k")])
+        number = redis_url.rpartition("/")[2]
+        ours = [one for one in client.client_list() if one["db"] == number]
+        assert len(ours) == 3, "this client, the listener, and one that is free"
 
 
 def work(url: str) -> None:

@@ -40,6 +40,17 @@ def test_nothing_is_lost_while_workers_and_postgresql_itself_are_killed(tmp_path
     assert verdict.counts["server kills"] == 2
 
 
+@pytest.mark.shows("E-26", "E-56", "E-58")
+def test_nothing_is_lost_while_workers_and_redis_itself_are_killed(tmp_path: Path) -> None:
+    plan = Plan(jobs=90, kills=7, seconds=600, store="redis", restarts=3, lease_s=4.0)
+
+    verdict = soak(plan, tmp_path)
+
+    assert verdict.wrong == []
+    assert verdict.counts["SIGKILLs"] >= 7
+    assert verdict.counts["server kills"] == 3
+
+
 @pytest.mark.shows("E-63", "E-65")
 @pytest.mark.parametrize("broken", FOUND_BY)
 def test_a_broken_build_fails_the_soak(broken: str, tmp_path: Path) -> None:

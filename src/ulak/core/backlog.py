@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -57,6 +58,24 @@ class Standing(NamedTuple):
     """The last ones, `MOST_ENDS` at most, of the last minute."""
     totals: Mapping[tuple[str, str], int]
     """How many jobs of a flow have a role, exactly."""
+
+
+def bounded_counts(jobs: Mapping[Place, int]) -> list[LaneCount]:
+    """Return what is known of lanes and kinds of which every job was counted."""
+    return [
+        LaneCount(*place, min(number, MOST_COUNTED), number <= MOST_COUNTED)
+        for place, number in jobs.items()
+        if number
+    ]
+
+
+def last_ends(ended: Iterable[tuple[Instant, str, str]], now: Instant) -> list[EndCount]:
+    """Count the last of those that have ended: when, of which flow, with which role."""
+    dates: defaultdict[Place, list[Instant]] = defaultdict(list)
+    for at, flow, role in heapq.nlargest(MOST_ENDS, ended):
+        if at > now - RATE_OVER_US:
+            dates[flow, role].append(at)
+    return [EndCount(*place, len(each), min(each)) for place, each in dates.items()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,7 +270,7 @@ class Pools:
     """The places of one worker, by where stages run: on the loop, in threads, in processes.
 
     A queue whose resource has places of its own is a pool of its own, called `loop/QUEUE`; what
-    stands before the stroke is where its stages run.
+    stands before the stroke is where its stages run. At most `most` jobs are wanted for one.
     """
 
     def __init__(
@@ -278,7 +278,10 @@ class Pools:
         flows: Iterable[Flow[Any]],
         settings: WorkerSettings,
         resources: Iterable[Resource] = (),
+        *,
+        most: int | None = None,
     ) -> None:
+        self._most = most
         few = _places_by_queue(resources)
         places = {"loop": settings.loop, "thread": settings.threads, "process": settings.processes}
         lanes_of: dict[str, list[str]] = {}
@@ -311,7 +314,9 @@ class Pools:
         lanes = self._lanes if looks_back else self._named
         lanes = self._leave_out_closed(lanes)
         return tuple(
-            Want(lanes[pool], free) for pool, free in self._free.items() if free > 0 and lanes[pool]
+            Want(lanes[pool], min(free, self._most or free))
+            for pool, free in self._free.items()
+            if free > 0 and lanes[pool]
         )
 
     def is_saturated(self, wants: tuple[Want, ...], taken: int) -> bool:

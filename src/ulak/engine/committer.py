@@ -64,8 +64,10 @@ class Committer:
         *,
         telemetry: Telemetry = NOBODY,
         failed: Callable[[BaseException], None] = _nobody,
+        largest: int = LARGEST_BATCH,
     ) -> None:
         self._store = store
+        self._largest = largest
         self._telemetry = telemetry
         self._deliver = deliver
         self._lock = threading.Lock()
@@ -140,7 +142,7 @@ class Committer:
         size = 0
         batch: list[Entry] = []
         jobs: set[bytes] = set()
-        while waiting and len(batch) < LARGEST_BATCH:
+        while waiting and len(batch) < self._largest:
             change = waiting[0].change
             if change.row.id in jobs:
                 break  # the second change of a job stands on the first: it must come after

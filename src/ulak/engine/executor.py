@@ -31,7 +31,7 @@ from ulak.engine.threads import call_on
 from ulak.errors import TransitionNotAllowed
 from ulak.ids import CommitIds, to_text
 from ulak.store.flow_control import FLOW, QUEUE
-from ulak.store.protocol import Claim
+from ulak.store.protocol import LARGEST_BATCH, Claim
 
 if TYPE_CHECKING:
     from ulak.engine.worker import Worker
@@ -54,12 +54,16 @@ class Executor:
         self._settings = worker.settings
         self._keep_for_us = micros(worker.settings.keep_for)
         self.committer = Committer(
-            kernel.store, self._deliver, telemetry=kernel.telemetry, failed=worker.failed
-        )
+            kernel.store, self._deliver, telemetry=kernel.telemetry, failed=worker.failed,
+            largest=kernel.store.features.batch or LARGEST_BATCH,
+        )  # fmt: skip
         self.new_commit_id = CommitIds()
         self.running: dict[bytes, ActiveRun] = {}
         self._flows = kernel.flows_by_version()
-        self.pools = Pools(self._flows.values(), worker.settings, kernel.resources.values())
+        self.pools = Pools(
+            self._flows.values(), worker.settings, kernel.resources.values(),
+            most=kernel.store.features.batch,
+        )  # fmt: skip
         self._known: dict[tuple[str, int, str, str], Flow[Any]] = {}
         """By flow, version, state and role of the jobs that this program can run."""
         self._outgoing: list[Entry] = []

@@ -33,7 +33,7 @@ def never(why: str) -> Any:
     raise AssertionError(why)
 
 
-def commit_all(changes: list[Any]) -> list[list[Any]]:
+def commit_all(changes: list[Any], **options: int) -> list[list[Any]]:
     """Commit everything that waits when the committer begins."""
     store, settled, all_settled = Recording(), list[Any](), threading.Event()
 
@@ -46,7 +46,7 @@ def commit_all(changes: list[Any]) -> list[list[Any]]:
         for entry, receipt in batch:
             entry.settle(entry.change, receipt)
 
-    committer = Committer(store, deliver)  # type: ignore[arg-type]
+    committer = Committer(store, deliver, **options)  # type: ignore[arg-type]
     committer.offer([Entry(c, settle, never) for c in changes])
     committer.start()
     assert all_settled.wait(120)
@@ -59,6 +59,12 @@ def commit_all(changes: list[Any]) -> list[list[Any]]:
 def test_a_batch_has_at_most_500_changes() -> None:
     batches = commit_all([change(n) for n in range(1201)])
     assert [len(batch) for batch in batches] == [LARGEST_BATCH, LARGEST_BATCH, 201]
+
+
+@pytest.mark.shows("E-22", "E-56")
+def test_a_batch_has_at_most_what_a_store_commits_at_once() -> None:
+    batches = commit_all([change(n) for n in range(250)], largest=100)
+    assert [len(batch) for batch in batches] == [100, 100, 50]
 
 
 @pytest.mark.shows("E-22")

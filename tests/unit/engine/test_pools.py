@@ -29,3 +29,12 @@ def test_a_place_is_exchanged_only_for_one_that_is_free() -> None:
     assert pools.wants(looks_back=False) == (Want((lanes["loop"],), 1),)
     pools.give_back("thread")
     assert pools.change("loop", lanes["thread"]) == "thread"
+
+
+@pytest.mark.shows("E-22", "E-56")
+def test_no_more_is_wanted_at_once_than_a_store_gives_best() -> None:
+    flow = ulak.Flow.steps("two", on_the_loop, in_a_thread)
+    pools = Pools([flow], ulak.WorkerSettings(loop=250, threads=16), most=100)
+    wants = pools.wants(looks_back=False)
+    assert sorted(want.places for want in wants) == [16, 100]
+    assert pools.is_saturated(wants, 100), "there may be more for the other 150"

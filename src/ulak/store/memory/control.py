@@ -2,78 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from ulak.clock import Instant
 from ulak.core.admission import EVERY_TENANT, StopRow, Waiting
 from ulak.core.job import JobRow, NewJob, held_slot
-from ulak.core.policy import LimitTerms, RateTerms
+from ulak.core.policy import LimitTerms
 from ulak.store import flow_control as control
 from ulak.store.flow_control import KEY, ON_KEY, ON_RATE, Bucket, ParkedJob
 from ulak.store.memory.reads import MemoryReads
 from ulak.store.memory.tables import urgency
-from ulak.store.protocol import (
-    NO_RATES,
-    AuditRow,
-    BucketRow,
-    LimitRow,
-    PauseRow,
-    RateRow,
-    SlotRow,
-    WeightRow,
-)
+from ulak.store.operators import BUCKETS, Draft, OperatorVerbs, Table, put_pause
+from ulak.store.protocol import AuditRow, BucketRow, LimitRow, PauseRow, SlotRow
+
+T = TypeVar("T")
 
 
-class MemoryControl(MemoryReads):
+class MemoryControl(MemoryReads, OperatorVerbs):
     """What operators set, and what a claim asks about it."""
 
-    def declare(
-        self, limits: Mapping[str, LimitTerms], rates: Mapping[str, RateTerms] = NO_RATES
-    ) -> None:
+    def _decide(self, kind: str, work: Callable[[Draft], T]) -> T:
         with self._transaction() as now:
-            for name, limit in limits.items():
-                known = self._limits.get(name)
-                self._put_limit(control.declared_limit(known, name, limit, now))
-                if limit.busy is not None:
-                    self._adopt(name, limit)
-            for name, rate in rates.items():
-                stored = self._rates.get(name)
-                self._put_rate(stored, control.declared_rate(stored, name, rate, now), now)
+            return work(MemoryDraft(self, now))
+
+    def _rows(self, table: Table) -> list[Any]:
+        with self._lock:
+            return [row for _, row in sorted(self._table(table).items())]
+
+    def _table(self, table: Table) -> dict[Any, Any]:
+        rows: dict[Any, Any] = getattr(self, f"_{table.name}")
+        return rows
 
     def _adopt(self, name: str, terms: LimitTerms) -> None:
-        """Give slots to the jobs that stand in a busy state already."""
-        for row in sorted(self._jobs.values()):
-            slot = control.slot_in(name, terms, row)
-            if slot is None or slot == row.slot:
-                continue
-            limit = held_slot(slot, leased=False)
-            if limit is not None:
-                self._occupy(limit, row.id)
-                row = row._replace(parked_on=None if row.parked_on == limit else row.parked_on)
-            self._put(row._replace(slot=slot))
+        with self._transaction():
+            for row in sorted(self._jobs.values()):
+                slot = control.slot_in(name, terms, row)
+                if slot is None or slot == row.slot:
+                    continue
+                limit = held_slot(slot, leased=False)
+                if limit is not None:
+                    self._occupy(limit, row.id)
+                    row = row._replace(parked_on=None if row.parked_on == limit else row.parked_on)
+                self._put(row._replace(slot=slot))
 
-    def change_limit(
-        self, name: str, n: int | None, *, actor: str, note: str, key: str | None = None
-    ) -> LimitRow | None:
-        with self._transaction() as now:
-            known = self._limits.get(name)
-            if known is None or (key is not None and not known.keyed):
-                return None
-            if key is None:
-                new = control.changed_limit(known, n, actor, now)
-                self._put_limit(new)
-            else:
-                new = control.limit_of_key(known, key, n, actor, now)
-                known = self._limits.pop(new.name, known)
-                if n is not None:
-                    self._limits[new.name] = new
-                self._open_slots(new.name, new.n)
-            details = control.limit_details(known, new)
-            self._note(now, actor, control.LIMIT_CHANGED, new.name, note, details)
-            return new
-
-    def _put_limit(self, limit: LimitRow) -> None:
-        self._limits[limit.name] = limit
+    def _open_all(self, limit: LimitRow) -> None:
         opened = [name for name in self._slots if control.stage_of(name) == limit.name]
         if not limit.keyed and limit.name not in opened:
             opened.append(limit.name)
@@ -85,28 +58,6 @@ class MemoryControl(MemoryReads):
         for n in range(1, max(places, len(slots)) + 1):
             slot = slots.get(n, SlotRow(name, n, None, 0))
             slots[n] = slot._replace(closed=int(n > places))
-
-    def change_rate(
-        self, name: str, terms: RateTerms | None, *, actor: str, note: str
-    ) -> RateRow | None:
-        with self._transaction() as now:
-            known = self._rates.get(name)
-            if known is None:
-                return None
-            new = control.changed_rate(known, terms, actor, now)
-            self._put_rate(known, new, now)
-            details = control.rate_details(known, new)
-            self._note(now, actor, control.RATE_CHANGED, name, note, details)
-            return new
-
-    def _put_rate(self, before: RateRow | None, rate: RateRow, now: Instant) -> None:
-        self._rates[rate.name] = rate
-        if before is None or control.terms_of(before) == control.terms_of(rate):
-            return
-        for name, bucket in self._buckets.items():
-            if control.stage_of(name) == rate.name:
-                moved = self._buckets[name] = control.rescaled(bucket, before, rate, now)
-                self._made_due = self._made_due or moved.ready_at is not None
 
     def _open_bucket(self, name: str, now: Instant) -> Bucket | None:
         """Return a bucket as it is now, or None when there is no such rate."""
@@ -149,22 +100,6 @@ class MemoryControl(MemoryReads):
                 unparked += self._pass_on(ON_RATE + name, jobs)
         return unparked
 
-    def pause(
-        self, kind: str, name: str, *, until: Instant | None, actor: str, note: str
-    ) -> PauseRow | None:
-        with self._transaction() as now:
-            return self._pause(PauseRow(kind, name, until, actor, note or None, now))
-
-    def _pause(self, pause: PauseRow) -> PauseRow | None:
-        before = self._pauses.get((pause.kind, pause.name))
-        if before is not None and control.is_over(before, pause.at):
-            before = None
-        self._pauses[pause.kind, pause.name] = pause
-        subject = f"{pause.kind}/{pause.name}"
-        details = control.pause_details(pause.until_at, before)
-        self._note(pause.at, pause.actor, control.PAUSED, subject, pause.note, details)
-        return before
-
     def _pause_keys(self, now: Instant) -> None:
         asked, self._asked_pauses = sorted(self._asked_pauses), []
         for key, until, actor in asked:
@@ -174,21 +109,9 @@ class MemoryControl(MemoryReads):
             if until <= now or control.outlasts(before, until):
                 continue
             if before is None:
-                self._pause(PauseRow(KEY, key, until, actor, None, now))
+                put_pause(MemoryDraft(self, now), PauseRow(KEY, key, until, actor, None, now))
             else:
                 self._pauses[KEY, key] = before._replace(until_at=until)
-
-    def resume(self, kind: str, name: str, *, actor: str, note: str) -> PauseRow | None:
-        with self._transaction() as now:
-            pause = self._pauses.get((kind, name))
-            if pause is None or control.is_over(pause, now):
-                return None
-            self._pauses[kind, name] = pause._replace(until_at=now)
-            details = control.pause_details(now, pause)
-            self._note(now, actor, control.RESUMED, f"{kind}/{name}", note, details)
-            self._end_pauses(now)
-            self._made_due = True
-            return pause
 
     def _end_pauses(self, now: Instant) -> int:
         unparked = 0
@@ -208,28 +131,6 @@ class MemoryControl(MemoryReads):
                 return key
         return None
 
-    def stop_accepting(self, stop: StopRow) -> StopRow | None:
-        with self._transaction():
-            before = self._stops.get(stop[:2])
-            self._stops[stop[:2]] = stop
-            details = control.stop_details(stop, before)
-            subject = control.stop_subject(stop.flow, stop.tenant)
-            self._note(stop.at, stop.actor, control.STOPPED, subject, stop.note, details)
-            return before
-
-    def accept(self, flow: str, tenant: str, *, actor: str, note: str) -> StopRow | None:
-        with self._transaction() as now:
-            before = self._stops.pop((flow, tenant), None)
-            if before is not None:
-                details = control.stop_details(None, before)
-                subject = control.stop_subject(flow, tenant)
-                self._note(now, actor, control.ACCEPTED, subject, note, details)
-            return before
-
-    def stops(self) -> list[StopRow]:
-        with self._lock:
-            return [self._stops[pair] for pair in sorted(self._stops)]
-
     def _stop_for(self, job: NewJob) -> StopRow | None:
         if job.is_admitted:
             return None
@@ -248,16 +149,6 @@ class MemoryControl(MemoryReads):
             rows = [row for kind, name in names for row in self._on_shelf(kind, name)]
             mine = [r for r in rows if r.lane in waiting.lanes and r.tenant == waiting.tenant]
             return min(len(mine), waiting.limit)
-
-    def weigh(self, tenant: str, weight: int | None, *, actor: str, note: str) -> int | None:
-        with self._transaction() as now:
-            known = self._weights.pop(tenant, None)
-            before = None if known is None else known.weight
-            if weight is not None:
-                self._weights[tenant] = WeightRow(tenant, weight, actor, now)
-            details = control.weight_details(weight, before)
-            self._note(now, actor, control.WEIGHED, tenant, note, details)
-            return before
 
     def _had(self, family: str, tenant: str) -> int:
         turns = self._turns[family]
@@ -317,27 +208,6 @@ class MemoryControl(MemoryReads):
             return False
         return bucket.level.parts >= control.full(bucket.terms, now).parts
 
-    def limits(self) -> list[LimitRow]:
-        with self._lock:
-            return sorted(self._limits.values())
-
-    def rates(self) -> list[RateRow]:
-        with self._lock:
-            return sorted(self._rates.values())
-
-    def buckets(self, name: str | None = None) -> list[BucketRow]:
-        with self._lock:
-            return sorted(b for b in self._buckets.values() if name in (None, b.name))
-
-    def pauses(self, *, over: bool = False) -> list[PauseRow]:
-        with self._transaction() as now:
-            found = [p for p in self._pauses.values() if over or not control.is_over(p, now)]
-            return sorted(found, key=lambda pause: pause[:2])
-
-    def weights(self) -> list[WeightRow]:
-        with self._lock:
-            return sorted(self._weights.values())
-
     def audit_trail(
         self, *, subject: str | None = None, before: int | None = None, limit: int = 100
     ) -> list[AuditRow]:
@@ -347,3 +217,44 @@ class MemoryControl(MemoryReads):
                 for line in reversed(self._audit)
                 if subject in (None, line.subject) and (before is None or line.position < before)
             ][:limit]
+
+
+class MemoryDraft:
+    """What one act reads and writes, under the lock."""
+
+    def __init__(self, store: MemoryControl, now: Instant) -> None:
+        self._store = store
+        self.now = now
+
+    def find(self, table: Table, *name: str) -> Any:
+        return self._store._table(table).get(_name(table, name))
+
+    def find_all(self, table: Table) -> list[Any]:
+        return list(self._store._table(table).values())
+
+    def put(self, table: Table, row: Any) -> None:
+        self._store._table(table)[_name(table, row[: table.names])] = row
+
+    def drop(self, table: Table, *name: str) -> None:
+        self._store._table(table).pop(_name(table, name), None)
+
+    def note(self, actor: str, act: str, subject: str, note: str | None, details: str) -> None:
+        self._store._note(self.now, actor, act, subject, note, details)
+
+    def open_slots(self, limit: str, places: int) -> None:
+        self._store._open_slots(limit, places)
+
+    def open_all(self, limit: LimitRow) -> None:
+        self._store._open_all(limit)
+
+    def put_bucket(self, bucket: BucketRow) -> None:
+        self.put(BUCKETS, bucket)
+        self._store._made_due = self._store._made_due or bucket.ready_at is not None
+
+    def let_in(self) -> None:
+        self._store._end_pauses(self.now)
+        self._store._made_due = True
+
+
+def _name(table: Table, name: tuple[str, ...]) -> str | tuple[str, ...]:
+    return name if table.names > 1 else name[0]

@@ -9,20 +9,10 @@ from ulak.clock import Instant
 from ulak.core.admission import StopRow
 from ulak.core.job import NewJob
 from ulak.store.batches import key_of
-from ulak.store.credentials import (
-    changed_credential,
-    credential_details,
-    credential_subject,
-    make_subject,
-)
 from ulak.store.memory.control import MemoryControl
-from ulak.store.protocol import Added, CredentialRow, ScheduleRow, Tick, TickRow
+from ulak.store.protocol import Added, CredentialRow, Tick, TickRow
 from ulak.store.protocol.control import (
-    SCHEDULE_PAUSED,
-    SCHEDULE_RESUMED,
     must_be_ticks,
-    schedule_details,
-    schedule_subject,
 )
 from ulak.store.records import (
     FORGOTTEN,
@@ -62,28 +52,6 @@ class MemoryIntake(MemoryControl):
         self._append(job.row.tenant, [job.event], [] if job.proof is None else [job.proof])
         return Added(job.row, True)
 
-    def keep_schedules(self, rows: Sequence[ScheduleRow]) -> None:
-        with self._transaction():
-            for row in rows:
-                stored = self._schedules.get(row.name)
-                if stored is None:
-                    self._schedules[row.name] = row
-                    continue
-                is_same_rule = (row.rule, row.zone) == (stored.rule, stored.zone)
-                self._schedules[row.name] = row._replace(
-                    next_at=stored.next_at if is_same_rule else row.next_at,
-                    paused_at=stored.paused_at, paused_by=stored.paused_by,
-                    pause_note=stored.pause_note,
-                )  # fmt: skip
-
-    def due_schedules(
-        self, by: Instant, limit: int, *, after: tuple[Instant, str] = (-1, "")
-    ) -> list[ScheduleRow]:
-        with self._lock:
-            running = [row for row in self._schedules.values() if row.paused_at is None]
-            dated = sorted((row.next_at, row.name) for row in running if row.next_at <= by)
-            return [self._schedules[name] for at, name in dated if (at, name) > after][:limit]
-
     def tick(self, ticks: Sequence[Tick]) -> list[bool]:
         with self._transaction() as now:
             must_be_ticks(ticks)
@@ -103,38 +71,6 @@ class MemoryIntake(MemoryControl):
         self._schedules[row.name] = row._replace(next_at=tick.next_at)
         return True
 
-    def pause_schedule(self, name: str, *, actor: str, note: str) -> bool:
-        with self._transaction() as now:
-            row = self._schedules.get(name)
-            if row is None or row.paused_at is not None:
-                return False
-            self._schedules[name] = row._replace(paused_at=now, paused_by=actor, pause_note=note)
-            details = schedule_details(row.next_at)
-            self._note(now, actor, SCHEDULE_PAUSED, schedule_subject(name), note, details)
-            return True
-
-    def resume_schedule(self, name: str, *, next_at: Instant, actor: str, note: str) -> bool:
-        with self._transaction() as now:
-            row = self._schedules.get(name)
-            if row is None or row.paused_at is None:
-                return False
-            self._schedules[name] = row._replace(
-                next_at=next_at, paused_at=None, paused_by=None, pause_note=None
-            )
-            self._note(
-                now,
-                actor,
-                SCHEDULE_RESUMED,
-                schedule_subject(name),
-                note,
-                schedule_details(next_at),
-            )
-            return True
-
-    def schedules(self) -> list[ScheduleRow]:
-        with self._lock:
-            return [row for _, row in sorted(self._schedules.items())]
-
     def ticks(
         self, schedule: str, *, before: Instant | None = None, limit: int = 100
     ) -> list[TickRow]:
@@ -143,56 +79,9 @@ class MemoryIntake(MemoryControl):
             wanted = [tick for tick in own if before is None or tick.due_at < before]
             return sorted(wanted, reverse=True)[:limit]
 
-    def add_credential(self, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
-        with self._transaction() as now:
-            if (row.kind, row.id) in self._credentials:
-                return False
-            self._credentials[row.kind, row.id] = row
-            self._note(
-                now, actor, act, credential_subject(row), note, credential_details(row, None)
-            )
-            return True
-
-    def change_credential(self, row: CredentialRow, *, act: str, actor: str, note: str) -> bool:
-        with self._transaction() as now:
-            stored = self._credentials.get((row.kind, row.id))
-            new = changed_credential(row, stored)
-            if new is None:
-                return False
-            self._credentials[row.kind, row.id] = new
-            self._note(
-                now, actor, act, credential_subject(row), note, credential_details(new, stored)
-            )
-            return True
-
-    def note_use(self, kind: str, id: str, at: Instant) -> None:
-        with self._transaction():
-            row = self._credentials.get((kind, id))
-            if row is not None and (row.used_at is None or row.used_at < at):
-                self._credentials[kind, id] = row._replace(used_at=at)
-
-    def note_refusal(self, kind: str, id: str, *, act: str, actor: str, note: str) -> None:
-        with self._transaction() as now:
-            self._note(now, actor, act, make_subject(kind, id), note, "{}")
-
     def find_credential(self, kind: str, id: str) -> CredentialRow | None:
         with self._lock:
             return self._credentials.get((kind, id))
-
-    def credentials(self, kind: str) -> list[CredentialRow]:
-        with self._lock:
-            return [row for _, row in sorted(self._credentials.items()) if row.kind == kind]
-
-    def forget_credentials(self, kind: str, *, before: Instant) -> int:
-        with self._transaction():
-            over = [
-                key
-                for key, row in self._credentials.items()
-                if row.kind == kind and row.expires_at is not None and row.expires_at < before
-            ]
-            for key in over:
-                del self._credentials[key]
-            return len(over)
 
     def claim_record(self, row: RecordRow, *, ttl_us: int, lease_us: int | None) -> RecordClaim:
         with self._transaction() as now:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from ulak.clock import Instant
@@ -11,13 +10,10 @@ from ulak.core.backlog import (
     DELAYED,
     DUE,
     LEASED,
-    MOST_COUNTED,
-    MOST_ENDS,
     PARKED,
-    RATE_OVER_US,
-    EndCount,
-    LaneCount,
     Standing,
+    bounded_counts,
+    last_ends,
 )
 from ulak.core.change import Change
 from ulak.core.delivery import DISCARDED, EVENT, GAVE_UP, KEPT_US, PENDING, SENT
@@ -289,11 +285,11 @@ class MemoryReads(MemoryTables):
             counts: Counter[tuple[str, str]] = Counter()
             oldest: dict[str, dict[str, Instant]] = {DUE: {}, LEASED: {}}
             totals: Counter[tuple[str, str]] = Counter()
-            ended: list[JobRow] = []
+            ended: list[tuple[Instant, str, str]] = []
             for row in self._jobs.values():
                 totals[row.flow, row.role] += 1
-                if row.role in FINAL and row.changed_at > now - RATE_OVER_US:
-                    ended.append(row)
+                if row.role in FINAL:
+                    ended.append((row.changed_at, row.flow, row.role))
                 if not row.lane:
                     continue
                 kind, since = DUE if row.not_before <= now else DELAYED, row.not_before
@@ -304,20 +300,10 @@ class MemoryReads(MemoryTables):
                 counts[row.lane, kind] += 1
                 if kind in oldest:
                     oldest[kind][row.lane] = min(since, oldest[kind].get(row.lane, since))
-            ends: defaultdict[tuple[str, str], list[Instant]] = defaultdict(list)
-            for row in heapq.nlargest(MOST_ENDS, ended, key=lambda row: row.changed_at):
-                ends[row.flow, row.role].append(row.changed_at)
             return Standing(
-                now,
-                [
-                    LaneCount(*key, min(jobs, MOST_COUNTED), jobs <= MOST_COUNTED)
-                    for key, jobs in counts.items()
-                ],
-                oldest[DUE],
-                oldest[LEASED],
-                [EndCount(*key, len(dates), min(dates)) for key, dates in ends.items()],
+                now, bounded_counts(counts), oldest[DUE], oldest[LEASED], last_ends(ended, now),
                 totals,
-            )
+            )  # fmt: skip
 
     def counts(self) -> list[CountRow]:
         with self._lock:

@@ -139,6 +139,9 @@ class Features:
     """Idempotency records go by themselves when they have expired: `clean_records` finds none."""
     flow_control: bool = False
     """Limits with keys, rates, pauses and fair flows are kept to."""
+    batch: int | None = None
+    """So many jobs are best claimed, or committed, at once, so that others are served in between.
+    None: as many as there are."""
     durability: str = ""
     """In a sentence, what a power cut may cost."""
 

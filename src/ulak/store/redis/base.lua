@@ -6,13 +6,21 @@ local now, now_text
 -- What one call remembers, and how each part of it is forgotten before the next.
 local is_due, has_moved, links
 local resets = {function() is_due, has_moved, links = false, false, {} end}
+-- Members of sorted sets are written together, a command for many: when their set is looked at, or
+-- at the end of the call. By set and member: its score, or false when it leaves.
+local ranks
+resets[#resets + 1] = function() ranks = {} end
 local FINAL = {done = true, failed = true, expired = true, cancelled = true}
 -- A date up to 2041 and a priority are one whole number that a score can hold.
 local PRIORITY = 2 ^ 51
 
 function U.text(number) return string.format('%.0f', number) end
 
-function U.seconds(instant) return string.format('%.6f', instant / 1e6) end
+-- To write a number of seconds takes longer than to part its text.
+function U.seconds(instant)
+  if #instant < 7 then return string.format('%.6f', instant / 1e6) end
+  return instant:sub(1, -7) .. '.' .. instant:sub(-6)
+end
 
 -- A colon in a part would make one key of two.
 function U.part(text) return (text:gsub('[%%:]', {['%'] = '%25', [':'] = '%3A'})) end
@@ -25,6 +33,41 @@ function U.flow(flow)
   return flows[flow]
 end
 
+local function send(words)
+  if #words > 2 then redis.call(unpack(words)) end
+  return {words[1], words[2]}
+end
+
+local function write_ranks(key)
+  local gone, here = {'ZREM', key}, {'ZADD', key}
+  for member, score in pairs(ranks[key]) do
+    if score then
+      here[#here + 1], here[#here + 2] = score, member
+    else
+      gone[#gone + 1] = member
+    end
+    if #gone + #here > MOST_WORDS then gone, here = send(gone), send(here) end
+  end
+  ranks[key] = nil
+  send(gone)
+  send(here)
+end
+
+function U.call(command, key, ...)
+  if ranks[key] then write_ranks(key) end
+  return redis.call(command, key, ...)
+end
+
+-- Give a member of a sorted set its score, or none.
+function U.rank(key, member, score)
+  local own = ranks[key]
+  if not own then
+    own = {}
+    ranks[key] = own
+  end
+  own[member] = score or false
+end
+
 function U.name_of(id, flow) return id .. ':' .. U.flow(flow) end
 
 function U.name(row) return U.name_of(row[C.id], row[C.flow]) end
@@ -33,13 +76,17 @@ function U.key(kind, row) return U.flow(row[C.flow]) .. ':' .. kind .. ':' .. ro
 
 -- A small hash is a list, in the order in which its fields were first written: that of `COLUMNS`. To
 -- look up each of them there would take three times as long.
-function U.load(name)
-  local key = name:sub(38) .. ':job:' .. name:sub(1, 36)
+local function load(key)
   local encoding = call('OBJECT', 'ENCODING', key)
   if encoding == 'listpack' then return call('HVALS', key) end
   if not encoding then return nil end
   return call('HMGET', key, unpack(COLUMNS))
 end
+
+function U.load(name) return load(name:sub(38) .. ':job:' .. name:sub(1, 36)) end
+
+-- Return how a job is stored that comes with a row.
+function U.stored(row) return load(U.key('job', row)) end
 
 function U.find_name(id)
   return call('ZRANGEBYLEX', 'ulak:jobs', '[' .. id, '[' .. id .. ':\255', 'LIMIT', 0, 1)[1]
@@ -111,11 +158,11 @@ local function move(row, old, name)
   if names == 'ulak:lanes' then is_due = true end
   if was ~= is or from ~= to then
     if was and was ~= is then
-      call('ZREM', was, name)
+      U.rank(was, name)
       touch(was, old_names, old_own)
     end
     if is then
-      call('ZADD', is, to, name)
+      U.rank(is, name, to)
       touch(is, names, own)
     end
   end
@@ -134,34 +181,40 @@ local function move(row, old, name)
 end
 
 local function counted(row)
-  return table.concat({row[C.flow], row[C.flow_version], row[C.state], row[C.role]}, '\0')
+  return row[C.flow] .. '\0' .. row[C.flow_version] .. '\0' .. row[C.state] .. '\0' .. row[C.role]
 end
 
--- A state of this name would be taken for the set of those that have ended.
+local state_keys = {}
+
 function U.state_key(flow, state)
-  if state == 'finished' then state = '%finished' end
-  return U.flow(flow) .. ':jobs:' .. state
+  local own = state_keys[flow] or {}
+  state_keys[flow] = own
+  if not own[state] then
+    -- A state of this name would be taken for the set of those that have ended.
+    own[state] = U.flow(flow) .. ':jobs:' .. (state == 'finished' and '%finished' or state)
+  end
+  return own[state]
 end
 
 local function count(row, old)
-  local is, was = row and counted(row), old and counted(old)
-  if is == was then return end
-  if was then add_up('ulak:counts', was, -1) end
-  if is then add_up('ulak:counts', is, 1) end
-  if not (row and old) or row[C.state] ~= old[C.state] then
-    if old then call('ZREM', U.state_key(old[C.flow], old[C.state]), old[C.id]) end
-    if row then
-      local score = U.seconds(row[C.created_at])
-      call('ZADD', U.state_key(row[C.flow], row[C.state]), score, row[C.id])
-    end
+  local has_moved = not (row and old) or row[C.state] ~= old[C.state]
+  if not has_moved and row[C.role] == old[C.role] and row[C.flow_version] == old[C.flow_version] then
+    return
+  end
+  if old then add_up('ulak:counts', counted(old), -1) end
+  if row then add_up('ulak:counts', counted(row), 1) end
+  if not has_moved then return end
+  if old then U.rank(U.state_key(old[C.flow], old[C.state]), old[C.id]) end
+  if row then
+    U.rank(U.state_key(row[C.flow], row[C.state]), row[C.id], U.seconds(row[C.created_at]))
   end
 end
 
 -- Keep a job in a set by a date while it has one.
 local function date(key, at, old_key, old_at, member)
   if key == old_key and at == old_at then return end
-  if old_key and key ~= old_key then call('ZREM', old_key, member) end
-  if key then call('ZADD', key, at, member) end
+  if old_key and key ~= old_key then U.rank(old_key, member) end
+  if key then U.rank(key, member, at) end
 end
 
 local function waking(row)
@@ -198,16 +251,19 @@ function U.place(row, old)
   has_moved = true
 end
 
+-- A list that grows with each job anew would take longer than to write it.
+local changed = {}
+
 -- The only way in which a row changes.
 function U.put(row, old)
-  local changed = {}
+  local words = 0
   for n = 1, #COLUMNS do
     if not old or row[n] ~= old[n] then
-      changed[#changed + 1] = COLUMNS[n]
-      changed[#changed + 1] = row[n]
+      changed[words + 1], changed[words + 2] = COLUMNS[n], row[n]
+      words = words + 2
     end
   end
-  if #changed > 0 then call('HSET', U.key('job', row), unpack(changed)) end
+  if words > 0 then call('HSET', U.key('job', row), unpack(changed, 1, words)) end
   U.place(row, old)
 end
 
@@ -268,6 +324,7 @@ function U.finish()
   U.line_up()
   U.write_names()
   write_sums()
+  for key in pairs(ranks) do write_ranks(key) end
 end
 
 -- Requests ----------------------------------------------------------------------

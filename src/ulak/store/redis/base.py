@@ -57,9 +57,7 @@ class RedisBase:
 
     def call_at(self, verb: str, *args: object, kind: str = "") -> tuple[Instant, Any]:
         """Call a verb and return the store's time with its answer."""
-        if self._is_inherited:
-            self._is_inherited = False
-            self.open()
+        self._must_be_open()
         points = faults.POINTS[kind] if kind else None
         given = "" if isinstance(self.clock, ServerClock) else str(self.clock.now())
         if points is not None:
@@ -82,6 +80,11 @@ class RedisBase:
         if is_due or has_moved:
             self._ring(bool(is_due))
         return int(now), answer
+
+    def _must_be_open(self) -> None:
+        if self._is_inherited:
+            self._is_inherited = False
+            self.open()
 
     def _ring(self, is_due: bool) -> None:
         if is_due:

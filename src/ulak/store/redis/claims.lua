@@ -148,6 +148,8 @@ local function in_turn(lines, ageing, all_turns)
     return best
   end
   return function()
+    local is_alone = #lines == 1 and not lines[1].family
+    if is_alone then return first_of(lines[1]) and lines[1] end
     local first = find_first(key_of)
     if not first or not first.family then return first end
     local turns = all_turns[first.family] or load_turns(first.family)
@@ -186,11 +188,11 @@ local function has_what_it_needs(row, name)
 end
 
 -- Give a job to a worker, entering the busy state of its stage on the way.
-local function lease(old, name, request)
+local function lease(old, name, request, claimed)
   local row = U.copy(old)
   row[C.leased_by], row[C.leased_at], row[C.stood] = request.worker, now_text, '1'
   row[C.token] = U.text(old[C.token] + 1)
-  local entry = table.concat({row[C.flow], row[C.flow_version], row[C.state]}, '\0')
+  local entry = row[C.flow] .. '\0' .. row[C.flow_version] .. '\0' .. row[C.state]
   local busy = row[C.role] == 'ready' and request.entries[entry]
   if busy then
     local slot = U.wanted_slot(row[C.slot])
@@ -205,16 +207,21 @@ local function lease(old, name, request)
   if busy then
     U.append_own(row, 'entered', old[C.state], request.worker, request.worker, row[C.token])
   end
+  local n = #claimed.rows + 1
+  if row[C.has_results] == '1' then
+    claimed.results[#claimed.results + 1] = {n, call('HGETALL', U.key('results', row))}
+  end
   local payload = call('HMGET', U.key('payload', row), 'data', 'schema', 'trace')
-  local results = row[C.has_results] == '1' and call('HGETALL', U.key('results', row)) or {}
-  return {pack(row), payload[1], payload[2], payload[3], results}, #payload[1]
+  row[#row + 1], row[#row + 2] = payload[2], payload[3]
+  claimed.rows[n], claimed.data[n], claimed.sizes[n] = row, payload[1], #payload[1]
+  claimed.size = claimed.size + #payload[1]
 end
 
 -- Take so many jobs from some lanes; what is claimed is added to what was.
 local function take(want, request, claimed, turns)
   local places = want.places
   local next_line = in_turn(find_lines(want.lanes), request.ageing, turns)
-  while places > 0 and claimed.size < request.bytes and #claimed < MOST_CHANGED do
+  while places > 0 and claimed.size < request.bytes and #claimed.rows < MOST_CHANGED do
     local line = next_line()
     if not line then return end
     local name = first_of(line)
@@ -225,9 +232,8 @@ local function take(want, request, claimed, turns)
       line.passed = line.passed + 1
     elseif has_what_it_needs(row, name) then
       if line.family then take_turn(turns[line.family], line.family, row[C.tenant]) end
-      local claim, size = lease(row, name, request)
-      claimed[#claimed + 1] = claim
-      claimed.size, places = claimed.size + size, places - 1
+      lease(row, name, request, claimed)
+      places = places - 1
       if is_suspect then request.suspects = false end
     end
   end
@@ -273,36 +279,42 @@ function V.claim(request)
   local unparked = give_back_lapsed()
   unparked = unparked + U.end_pauses() + U.unpark_paid()
   local ends = call('ZSCORE', 'ulak:leases', request.worker)
-  if not ends or tonumber(ends) <= now then return {{}, {}, false, unparked, {}} end
-  local claimed, turns, places = {size = 0}, {}, 0
+  local claimed, turns, places = {size = 0, rows = {}, sizes = {}, data = {}, results = {}}, {}, 0
+  local shares = {}
+  if not ends or tonumber(ends) <= now then request.wants = {} end
   for _, want in ipairs(request.wants) do
+    local before = #claimed.rows
     places = places + math.max(want.places, 0)
     take(want, request, claimed, turns)
+    shares[#shares + 1] = #claimed.rows - before
   end
-  local is_full = claimed.size >= request.bytes or (#claimed > 0 and #claimed >= places)
+  local taken = #claimed.rows
+  local is_full = claimed.size >= request.bytes or (taken > 0 and taken >= places)
   local paused = {}
   for field, pause in pairs(U.pauses()) do
     if field:sub(1, 4) ~= 'key\0' and not U.is_over(pause) then paused[#paused + 1] = field end
   end
   local following = is_full and now_text or next_at(request)
-  claimed.size = nil
-  return {claimed, requests_of(request.worker), following, unparked, paused}
+  local jobs = {
+    pack(claimed.rows), pack(claimed.sizes), table.concat(claimed.data), claimed.results,
+  }
+  return {jobs, shares, requests_of(request.worker), following, unparked, paused}
 end
 
-local function keep_worker(worker, started_at, ends_at, lanes, about)
-  call('HSET', 'ulak:workers', worker, pack({started_at, now, ends_at, lanes, about}))
+local function keep_worker(worker, started_at, renewed_at, ends_at, lanes, about)
+  call('HSET', 'ulak:workers', worker, pack({started_at, renewed_at, ends_at, lanes, about}))
   call('ZADD', 'ulak:leases', U.text(ends_at), worker)
 end
 
 function V.register(worker, lease_us, lanes, about)
-  keep_worker(worker, now, now + lease_us, lanes, about)
+  keep_worker(worker, now, now, now + lease_us, lanes, about)
 end
 
 function V.renew(worker, lease_us)
   local row = call('HGET', 'ulak:workers', worker)
   if not row then return {0} end
   local started_at, _, _, lanes, about = unpack(cmsgpack.unpack(row), 1, 5)
-  keep_worker(worker, started_at, now + lease_us, lanes, about)
+  keep_worker(worker, started_at, now, now + lease_us, lanes, about)
   return {1, requests_of(worker)}
 end
 
@@ -312,7 +324,6 @@ function V.unregister(worker)
   if call('EXISTS', 'ulak:leased:' .. worker) == 0 then return drop_worker(worker) end
   -- The row stays, lapsed, for the next claimer: there is one way of rescue only.
   local started_at, renewed_at, _, lanes, about = unpack(cmsgpack.unpack(row), 1, 5)
-  call('HSET', 'ulak:workers', worker, pack({started_at, renewed_at, now, lanes, about}))
-  call('ZADD', 'ulak:leases', now_text, worker)
+  keep_worker(worker, started_at, renewed_at, now, lanes, about)
   is_due = true
 end

@@ -28,7 +28,7 @@ end
 local function check(changes)
   local found = {}
   for n, change in ipairs(changes) do
-    local old = U.load(U.name(change.row))
+    local old = U.stored(change.row)
     local is_known = old and tonumber(old[C.seq]) >= tonumber(change.row[C.seq])
     local is_done = is_known and U.is_in_trail(change.row, change.commit)
     if old and not is_done and not refusal(change, old) then
@@ -40,16 +40,17 @@ local function check(changes)
   return found
 end
 
-local function lack(change)
+local function lack(change, old)
   local slot = change.takes_slot
   if slot and (U.free_places(slot) <= 0 or U.paused_key(change.row)) then return {'slot', slot} end
   if change.takes_key then
-    local holder = U.holder(U.dedup_key(change.row))
+    local holder = U.holder(U.dedup_key(old))
     if holder and holder ~= change.row[C.id] then return {'key', holder} end
   end
 end
 
 local function write_results(change, row)
+  if not (change.voids or change.results) then return end
   local key = U.key('results', row)
   if change.voids then
     for _, field in ipairs(call('HKEYS', key)) do
@@ -64,6 +65,7 @@ local function write_results(change, row)
 end
 
 local function write_slots(change, row)
+  if not (change.frees_slot or change.takes_slot) then return end
   local name = U.name(row)
   if change.frees_slot then U.free_slot(change.frees_slot, name) end
   if change.takes_slot then
@@ -73,6 +75,7 @@ local function write_slots(change, row)
 end
 
 local function write_keys(change, row)
+  if not (change.frees_key or change.takes_key) then return end
   local key = U.dedup_key(row)
   if change.frees_key then U.free_key(key, row[C.id]) end
   if change.takes_key and not U.holder(key) then U.take_key(key, row[C.id]) end
@@ -81,7 +84,7 @@ end
 -- Columns that never change stay, and so do side columns; an operator may change two of the first.
 local function merge(change, old)
   local row = change.row
-  for _, n in ipairs(KEPT) do
+  for n = C.requests, #COLUMNS do
     if change.token or (n ~= C.flow_version and n ~= C.keys) then row[n] = old[n] end
   end
   row[C.requests] = U.settle(old, change.answers)
@@ -100,23 +103,24 @@ local function write(change, old)
   return row
 end
 
--- Jobs come in the order of their ids: what is answered does not depend on the caller's.
+-- Jobs come in the order of their ids: what is answered does not depend on the caller's. Only of a
+-- change that is refused, or whose job is asked for something, there is a receipt.
 function V.commit(changes)
   local found, wrong = check(changes)
   if not found then return {'refused', wrong} end
   local receipts, pauses = {}, {}
   for n, change in ipairs(changes) do
     local old, is_done = unpack(found[n], 1, 2)
-    local receipt = not is_done and (refusal(change, old) or lack(change))
+    local receipt = not is_done and (refusal(change, old) or lack(change, old))
     if not receipt then
       local row = old
       if not is_done then
         row = write(change, old)
         for _, pause in ipairs(change.pauses or {}) do pauses[#pauses + 1] = pause end
       end
-      receipt = row[C.requests] == '0' and 0 or U.requests(row)
+      receipt = row[C.requests] ~= '0' and U.requests(row)
     end
-    receipts[n] = receipt
+    if receipt then receipts[#receipts + 1] = {n, receipt} end
   end
   U.pass_on_freed()
   for _, pause in ipairs(pauses) do U.pause_key(unpack(pause, 1, 3)) end

@@ -1,12 +1,6 @@
 -- What operators do: decided elsewhere, written here if nobody came between. And what jobs stand in
 -- a busy state when a limit is turned on over it.
-local acts = {}
-
-function acts.note(...) U.note(...) end
-
-function acts.ring() is_due = true end
-
-function acts.open_slots(limit, places) U.open_slots(limit, places) end
+local acts = {note = U.note, open_slots = U.open_slots}
 
 -- A limit has changed: those of its keys that have no limit of their own follow.
 function acts.open_all(limit, is_keyed)
@@ -16,9 +10,15 @@ function acts.open_all(limit, is_keyed)
   end
 end
 
-function acts.put_bucket(...) U.put_bucket(...) end
+function acts.put_bucket(...)
+  U.put_bucket(...)
+  is_due = true
+end
 
-function acts.end_pauses() U.end_pauses() end
+function acts.let_in()
+  U.end_pauses()
+  is_due = true
+end
 
 function acts.remove(key) call('DEL', key) end
 
@@ -98,7 +98,7 @@ function V.page(from, upto, limit, is_down)
 end
 
 -- Return the names of jobs that an index has: those with a dedup key, also when they hold it no
--- longer; those of an owner; those with a role, unless there are too many.
+-- longer; those with a role, unless there are too many.
 function V.keyed(key)
   local names = {}
   for n, member in ipairs(call('ZRANGEBYLEX', 'ulak:keyed', '[' .. key .. '\0', '(' .. key .. '\1')) do
@@ -106,8 +106,6 @@ function V.keyed(key)
   end
   return names
 end
-
-function V.owned(owner) return call('ZRANGE', 'ulak:owned:' .. owner, 0, -1) end
 
 function V.with_role(role, wanted, most)
   local names, states = {}, {}

@@ -45,7 +45,7 @@ resets[#resets + 1] = function() known = {} end
 local function write(job)
   local row = job.row
   U.put(row)
-  call('ZADD', 'ulak:jobs', 0, U.name(row))
+  U.rank('ulak:jobs', U.name(row), '0')
   if not known[row[C.flow]] then
     known[row[C.flow]] = true
     call('SADD', 'ulak:flows', row[C.flow])
@@ -54,7 +54,7 @@ local function write(job)
   local key = U.dedup_key(row)
   if key then
     U.take_key(key, row[C.id], job.key_until)
-    call('ZADD', 'ulak:keyed', 0, row[C.dedup_key] .. '\0' .. U.name(row))
+    U.rank('ulak:keyed', row[C.dedup_key] .. '\0' .. U.name(row), '0')
   end
   if job.event.proof then call('HSET', U.key('job', row), 'proven', '1') end
   U.append(row, job.event)
@@ -63,7 +63,7 @@ end
 -- Store a job or find the one that is answered in its place: what became of it, and which.
 function U.add(job, stop)
   local row, became, answer = job.row, 'created', nil
-  answer = U.load(U.name(row))
+  answer = U.stored(row)
   local holder = not answer and U.holder(U.dedup_key(row))
   if answer then
     became = 'known'

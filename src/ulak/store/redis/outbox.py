@@ -9,6 +9,7 @@ from ulak.clock import Instant
 from ulak.core.delivery import EVENT, KEPT_US, MOST_EVENTS
 from ulak.core.job import Message
 from ulak.ids import to_text
+from ulak.store.operators import Table
 from ulak.store.protocol import (
     DeliveryCount,
     DeliveryFilter,
@@ -37,7 +38,7 @@ from ulak.store.redis.values import (
     write_message,
 )
 
-HANDLERS = "ulak:handlers"
+HANDLERS = Table("handlers", HandlerRow)
 
 
 class RedisOutbox(RedisControl):
@@ -47,12 +48,12 @@ class RedisOutbox(RedisControl):
         def work(draft: Draft) -> None:
             for row in rows:
                 draft.find(HANDLERS, row.name)
-                draft.put(HANDLERS, row.name, row[1:])
+                draft.put(HANDLERS, row)
 
         self._decide("handlers", work)
 
     def handlers(self) -> list[HandlerRow]:
-        return [HandlerRow(name, *row) for name, row in self._rows(HANDLERS).items()]
+        return self._rows(HANDLERS)
 
     def forget_handler(self, name: str, *, actor: str, note: str) -> int | None:
         subject = handler_subject(name)

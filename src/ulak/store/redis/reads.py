@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from hashlib import sha256
 from typing import Any
 from urllib.parse import unquote
 
@@ -15,19 +14,19 @@ from ulak.core.backlog import (
     DELAYED,
     DUE,
     LEASED,
-    MOST_COUNTED,
     MOST_ENDS,
     PARKED,
     RATE_OVER_US,
-    EndCount,
-    LaneCount,
     Standing,
+    bounded_counts,
+    last_ends,
 )
 from ulak.core.bounds import short_key
 from ulak.core.change import Change
 from ulak.core.job import Event, JobRow, Payload, Request, Result
 from ulak.ids import find_range, to_text
-from ulak.store.batches import FIRST_HASH
+from ulak.store.batches import FIRST_HASH, linked
+from ulak.store.operators import Table
 from ulak.store.protocol import (
     CountRow,
     DedupRow,
@@ -54,6 +53,7 @@ from ulak.store.redis.values import (
     write_change,
 )
 
+WORKERS = Table("workers", WorkerRow)
 # So many names of an index are read at once.
 MOST_NAMED = 50_000
 
@@ -139,7 +139,7 @@ class RedisReads(RedisOutbox):
         """Return the names of jobs that an index has for a filter, if one has few enough."""
         found: list[bytes] | None = None
         if where.owner is not None:
-            found = self.call("owned", where.owner)
+            found = self.do("ZRANGE", f"ulak:owned:{where.owner}", 0, -1)
         elif where.dedup_key is not None:
             found = self.call("keyed", short_key(where.dedup_key))
         elif where.role is not None and where.role not in UNREMARKABLE:
@@ -202,7 +202,7 @@ class RedisReads(RedisOutbox):
         return [read_row(row) for row in self.call("leased", worker) if row]
 
     def workers(self) -> list[WorkerRow]:
-        return [WorkerRow(id, *row) for id, row in self._rows("ulak:workers").items()]
+        return self._rows(WORKERS)
 
     # Counts ----------------------------------------------------------------------
 
@@ -237,15 +237,8 @@ class RedisReads(RedisOutbox):
         totals: Counter[tuple[str, str]] = Counter()
         for row in _read_counts(read_map(counts)):
             totals[row.flow, row.role] += row.jobs
-        return Standing(
-            now,
-            [
-                LaneCount(*key, min(number, MOST_COUNTED), number <= MOST_COUNTED)
-                for key, number in jobs.items()
-                if number
-            ],
-            due, since, _read_ends(ends, now), totals,
-        )  # fmt: skip
+        over = [(int(at), flow.decode(), role.decode()) for flow, role, at in ends]
+        return Standing(now, bounded_counts(jobs), due, since, last_ends(over, now), totals)
 
     # Scans -----------------------------------------------------------------------
 
@@ -282,13 +275,12 @@ class RedisReads(RedisOutbox):
     def _chain(self, tenant: str) -> tuple[int, bytes]:
         """Write the hashes that are missing in a chain; return its last number and hash."""
         while True:
-            number, link, bodies = self.call("unchained", tenant, MOST_READ)
-            if not bodies:
+            number, link, lines = self.call("unchained", tenant, MOST_READ)
+            if not lines:
                 return number, link
-            links, last = [], link or FIRST_HASH
-            for line in bodies:
-                last = sha256(last + unpack(line)[2].encode()).digest()
-                links.append(last)
+            bodies = [unpack(line)[2].encode() for line in lines]
+            proofs = linked(number, link or FIRST_HASH, [("", b"", 0, body) for body in bodies])
+            links = [proof[-1] for proof in proofs]
             self.call("chain", tenant, number, [raw(link) for link in links])
 
     def scan_orphans(self) -> list[str]:
@@ -318,12 +310,3 @@ def _read_counts(found: Any) -> list[CountRow]:
         flow, version, state, role = name.split(NUL)
         rows.append(CountRow(flow, int(version), state, role, int(number)))
     return sorted(row for row in rows if row.jobs)
-
-
-def _read_ends(found: Sequence[Any], now: Instant) -> list[EndCount]:
-    ended = [(int(at), flow.decode(), role.decode()) for flow, role, at in found]
-    last = sorted((end for end in ended if end[0] > now - RATE_OVER_US), reverse=True)[:MOST_ENDS]
-    dates: defaultdict[tuple[str, str], list[Instant]] = defaultdict(list)
-    for at, flow, role in last:
-        dates[flow, role].append(at)
-    return [EndCount(*key, len(each), min(each)) for key, each in dates.items()]

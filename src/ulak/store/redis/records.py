@@ -55,7 +55,12 @@ local key, now = KEYS[1], read_time()
 local function is_leased(status, lease_until)
     return status == 'processing' and tonumber(lease_until or 0) > now
 end
-local function keep_until(expires_at)
+local function keep_until(expires_at, lease)
+    if lease == '' then
+        redis.call('HDEL', key, 'lease_until')
+    elseif lease then
+        redis.call('HSET', key, 'lease_until', write(now + lease))
+    end
     local last = math.max(tonumber(expires_at), tonumber(redis.call('HGET', key, 'lease_until') or 0))
     redis.call('PEXPIRE', key, write(math.max(math.ceil((last - now) / 1000), 1)))
 end
@@ -78,12 +83,7 @@ if is_over then
 end
 redis.call('HSET', key, 'attempt', write(attempt + 1), 'created_at', write(tonumber(created_at)),
     'updated_at', write(now), 'expires_at', write(now + ARGV[2]), unpack(ARGV, 5))
-if ARGV[3] == '' then
-    redis.call('HDEL', key, 'lease_until')
-else
-    redis.call('HSET', key, 'lease_until', write(now + ARGV[3]))
-end
-keep_until(now + ARGV[2])
+keep_until(now + ARGV[2], ARGV[3])
 return {{1, write(now), redis.call('HGETALL', key)}}
 """)
 
@@ -97,12 +97,7 @@ if ARGV[4] ~= '' then expires_at = write(now + ARGV[4]) end
 local last = 5 + ARGV[5]
 redis.call('HSET', key, 'updated_at', write(now), 'expires_at', expires_at, unpack(ARGV, 6, last))
 if #ARGV > last then redis.call('HDEL', key, unpack(ARGV, last + 1)) end
-if ARGV[3] == '' then
-    redis.call('HDEL', key, 'lease_until')
-else
-    redis.call('HSET', key, 'lease_until', write(now + ARGV[3]))
-end
-keep_until(expires_at)
+keep_until(expires_at, ARGV[3])
 return {{1, write(now)}}
 """)
 
@@ -137,47 +132,14 @@ return {{1, write(now)}}
 """)
 
 
-class RedisRecords:
-    """A `RecordKeeper` in Redis. Its time is the server's, unless a clock is given.
+class RecordVerbs:
+    """What is done with records, on a server that it has been given."""
 
-    A server that may forget what it has confirmed is refused, by `open` or by the first verb.
-    With `allow_volatile` it is not, and `features.durable` is False. Raises `BadInput`: the address
-    is none.
-    """
+    _server: RedisServer
+    clock: Clock
 
-    def __init__(
-        self, url: str, *, clock: Clock | None = None, allow_volatile: bool = False
-    ) -> None:
-        self.server = RedisServer(url)
-        self.features = _features(durable=False, durability="not known before it is opened")
-        self._by_server = ServerClock()
-        self.clock = clock or self._by_server
-        self._allow_volatile = allow_volatile
-        self._is_open = False
-
-    def open(self) -> None:
-        """Look whether the server keeps what it confirms.
-
-        Raises:
-            BadInput: it may forget; the sentence says what to set.
-            StoreError: it cannot be asked.
-        """
-        found = self.server.read_persistence()
-        if found.complaints and not self._allow_volatile:
-            raise BadInput(
-                f"{self.server.address} may forget idempotency records, and then a repeated "
-                f"request would be executed again: {'; '.join(found.complaints)}; or accept that "
-                f"by {ALLOW_VOLATILE}=1"
-            )
-        durability = f"a power cut costs {found.durability}"
-        if found.complaints:
-            durability += "; " + "; ".join(found.complaints)
-        self.features = _features(durable=not found.complaints, durability=durability)
-        self._is_open = True
-
-    def close(self) -> None:
-        """Give every connection back; closing twice is nothing."""
-        self.server.close()
+    def _must_be_open(self) -> None:
+        """Be ready for use. Raises `StoreError`: it cannot be."""
 
     def claim_record(self, row: RecordRow, *, ttl_us: int, lease_us: int | None) -> RecordClaim:
         """Become the one that executes, as `RecordStore.claim_record` promises."""
@@ -210,51 +172,22 @@ class RedisRecords:
     def find_records(self, ids: Sequence[RecordId]) -> list[RecordRow | None]:
         """Return each, in order; None when there is none, or it has expired."""
         self._must_be_open()
-        with self.server.translated():
-            asked = self.server.client.pipeline(transaction=False)
+        with self._server.translated():
+            asked = self._server.client.pipeline(transaction=False)
             asked.time()
             for id in ids:
                 asked.hgetall(record_key(id))
             (second, micro), *found = asked.execute()
-        self._by_server.hear(second * 1_000_000 + micro)
+        self._hear(second * 1_000_000 + micro)
         rows = [
             _read_row(id, fields) if fields else None for id, fields in zip(ids, found, strict=True)
         ]
         now = self.clock.now()
         return [None if row is None or _is_absent(row, now) else row for row in rows]
 
-    def forget_record(self, id: RecordId, *, actor: str, note: str) -> bool:
-        """Remove a record, whatever it says; the audit is in Redis too, in the stream `AUDIT`."""
-        line = {"actor": actor, "note": note, **id._asdict()}
-        return self._run(FORGET, id, *_words(line), more_keys=(AUDIT,))[0]
-
     def clean_records(self, limit: int) -> int:
         """Return 0: Redis removes by itself what has expired."""
         return 0
-
-    def audit_trail(
-        self, *, subject: str | None = None, before: int | None = None, limit: int = 100
-    ) -> list[AuditRow]:
-        """Return what operators have forgotten here, the latest first, below a position."""
-        last = "+" if before is None else "({}-{}".format(*divmod(before, 1 << _LINES_BITS))
-        found: list[AuditRow] = []
-        while len(found) < limit:
-            with self.server.translated():
-                page: Any = self.server.client.xrevrange(AUDIT, max=last, count=limit)
-            lines = [_read_line(number, fields) for number, fields in page]
-            found += [line for line in lines if subject in (None, line.subject)]
-            if len(page) < limit:
-                break
-            last = f"({page[-1][0].decode()}"
-        return found[:limit]
-
-    def _must_be_open(self) -> None:
-        if self._is_open:
-            return
-        try:
-            self.open()
-        except BadInput as error:
-            raise StoreError(str(error)) from error
 
     def _change(
         self, row: RecordRow, lease: str, ttl: str, values: Mapping[str, str | int | bytes | None]
@@ -271,12 +204,85 @@ class RedisRecords:
     ) -> tuple[bool, Instant, Any]:
         """Run a function on a record; return whether it did anything, its time, and the rest."""
         self._must_be_open()
-        given = "" if self.clock is self._by_server else str(self.clock.now())
+        given = "" if isinstance(self.clock, ServerClock) else str(self.clock.now())
         point(POINTS["record"].before)
-        done, now, *rest = self.server.run(script, (record_key(id), *more_keys), (given, *words))
+        done, now, *rest = self._server.run(script, (record_key(id), *more_keys), (given, *words))
         point(POINTS["record"].after)
-        self._by_server.hear(int(now))
+        self._hear(int(now))
         return done == 1, int(now), rest[0] if rest else None
+
+    def _hear(self, now: Instant) -> None:
+        if isinstance(self.clock, ServerClock):
+            self.clock.hear(now)
+
+
+class RedisRecords(RecordVerbs):
+    """A `RecordKeeper` in Redis. Its time is the server's, unless a clock is given.
+
+    A server that may forget what it has confirmed is refused, by `open` or by the first verb.
+    With `may_forget` it is not, and `features.durable` is False. Raises `BadInput`: the address is
+    none.
+    """
+
+    def __init__(self, url: str, *, clock: Clock | None = None, may_forget: bool = False) -> None:
+        self.server = self._server = RedisServer(url)
+        self.features = _features(durable=False, durability="not known before it is opened")
+        self.clock = clock or ServerClock()
+        self._may_forget = may_forget
+        self._is_open = False
+
+    def open(self) -> None:
+        """Look whether the server keeps what it confirms.
+
+        Raises:
+            BadInput: it may forget; the sentence says what to set.
+            StoreError: it cannot be asked.
+        """
+        found = self._server.read_persistence()
+        if found.complaints and not self._may_forget:
+            raise BadInput(
+                f"{self._server.address} may forget idempotency records, and then a repeated "
+                f"request would be executed again: {'; '.join(found.complaints)}; or accept that "
+                f"by {ALLOW_VOLATILE}=1"
+            )
+        durability = f"a power cut costs {found.durability}"
+        if found.complaints:
+            durability += "; " + "; ".join(found.complaints)
+        self.features = _features(durable=not found.complaints, durability=durability)
+        self._is_open = True
+
+    def close(self) -> None:
+        """Give every connection back; closing twice is nothing."""
+        self._server.close()
+
+    def forget_record(self, id: RecordId, *, actor: str, note: str) -> bool:
+        """Remove a record, whatever it says; the audit is in Redis too, in the stream `AUDIT`."""
+        line = {"actor": actor, "note": note, **id._asdict()}
+        return self._run(FORGET, id, *_words(line), more_keys=(AUDIT,))[0]
+
+    def audit_trail(
+        self, *, subject: str | None = None, before: int | None = None, limit: int = 100
+    ) -> list[AuditRow]:
+        """Return what operators have forgotten here, the latest first, below a position."""
+        last = "+" if before is None else "({}-{}".format(*divmod(before, 1 << _LINES_BITS))
+        found: list[AuditRow] = []
+        while len(found) < limit:
+            with self._server.translated():
+                page: Any = self._server.client.xrevrange(AUDIT, max=last, count=limit)
+            lines = [_read_line(number, fields) for number, fields in page]
+            found += [line for line in lines if subject in (None, line.subject)]
+            if len(page) < limit:
+                break
+            last = f"({page[-1][0].decode()}"
+        return found[:limit]
+
+    def _must_be_open(self) -> None:
+        if self._is_open:
+            return
+        try:
+            self.open()
+        except BadInput as error:
+            raise StoreError(str(error)) from error
 
 
 def _features(*, durable: bool, durability: str) -> Features:

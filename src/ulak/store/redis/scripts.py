@@ -6,7 +6,6 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
-from ulak.core.job import FIRST_MUTABLE, JobRow
 from ulak.store.batches import SUSPECT_LAPSES
 from ulak.store.flow_control import MOST_UNPARKED, TURN
 from ulak.store.redis.values import COLUMNS
@@ -15,6 +14,8 @@ MOST_CHANGED = 100
 """So many jobs are changed in one call: nobody else is served meanwhile."""
 MOST_LEASED = 10_000
 MOST_LOOKED_AT = 500
+# Of one command. What Lua can pass on is a stack of 8,000.
+MOST_WORDS = 2_000
 
 # In the order in which they use each other.
 FILES = (
@@ -29,13 +30,12 @@ def make_library() -> tuple[str, str]:
     that the one before goes on beside it."""
     numbers = {
         "MOST_CHANGED": MOST_CHANGED, "MOST_LEASED": MOST_LEASED,
-        "MOST_LOOKED_AT": MOST_LOOKED_AT, "MOST_UNPARKED": MOST_UNPARKED,
+        "MOST_LOOKED_AT": MOST_LOOKED_AT, "MOST_WORDS": MOST_WORDS, "MOST_UNPARKED": MOST_UNPARKED,
         "SUSPECT_LAPSES": SUSPECT_LAPSES, "TURN": TURN,
     }  # fmt: skip
     places = ", ".join(f"{name} = {n}" for n, name in enumerate(COLUMNS, 1))
     names = ", ".join(f"'{name}'" for name in COLUMNS)
-    kept = ", ".join(f"C.{name}" for name in JobRow._fields[:FIRST_MUTABLE])
-    head = [f"local C, COLUMNS = {{{places}}}, {{{names}}}", f"local KEPT = {{{kept}}}"]
+    head = [f"local C, COLUMNS = {{{places}}}, {{{names}}}"]
     head += [f"local {name} = {number}" for name, number in numbers.items()]
     here = files(__package__)
     body = "\n".join([*head, *((here / f"{name}.lua").read_text() for name in FILES)])

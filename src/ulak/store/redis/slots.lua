@@ -164,9 +164,10 @@ end
 
 function U.is_over(pause) return pause.until_at and pause.until_at <= now end
 
--- End the pauses that are over, once all who wait for a key are unparked; answer how many were.
+-- End the pauses that are over, once all who wait for a key are unparked; answer how many were
+-- unparked, and how many ended.
 function U.end_pauses()
-  local unparked = 0
+  local unparked, ended = 0, 0
   for field, pause in pairs(U.pauses()) do
     if U.is_over(pause) then
       local on = field:match('^key%z(.*)$')
@@ -177,11 +178,11 @@ function U.end_pauses()
       end
       if left == 0 then
         call('HDEL', 'ulak:pauses', field)
-        pauses[field] = nil
+        pauses[field], ended = nil, ended + 1
       end
     end
   end
-  return unparked
+  return unparked, ended
 end
 
 -- Return the key that stops a job from being run, if one is paused.

@@ -22,7 +22,7 @@ from ulak.core.change import (
 from ulak.core.job import NewJob, Request
 from ulak.errors import WriteRefused
 from ulak.ids import to_text
-from ulak.store.batches import is_full, must_be_a_batch
+from ulak.store.batches import SUSPECT_LAPSES, follow_each_other, is_full, must_be_a_batch
 from ulak.store.protocol import (
     LARGEST_CLAIM_BYTES,
     Added,
@@ -33,15 +33,12 @@ from ulak.store.protocol import (
     Progress,
     Renewal,
     Tick,
-    Want,
     jobs,
 )
 from ulak.store.protocol.control import must_be_ticks
 from ulak.store.records import (
     FORGOTTEN,
-    RecordClaim,
     RecordId,
-    RecordRow,
     record_details,
     record_subject,
 )
@@ -49,16 +46,15 @@ from ulak.store.redis.control import Draft
 from ulak.store.redis.demands import NO_ANSWER, SCHEMA, ask, check
 from ulak.store.redis.listener import Listener
 from ulak.store.redis.reads import RedisReads
-from ulak.store.redis.records import RedisRecords, record_key
+from ulak.store.redis.records import RecordVerbs, record_key
 from ulak.store.redis.scripts import MOST_CHANGED
 from ulak.store.redis.values import (
     NUL,
     job_id,
     pack,
     raw,
-    read_payload,
+    read_claims,
     read_requests,
-    read_results,
     read_row,
     unpack,
     write_change,
@@ -67,7 +63,7 @@ from ulak.store.redis.values import (
 )
 
 
-class RedisStore(RedisReads):
+class RedisStore(RedisReads, RecordVerbs):
     """A `Store` in one database of one Redis server, 7.0 or newer.
 
     Args:
@@ -79,7 +75,6 @@ class RedisStore(RedisReads):
     def __init__(self, url: str, *, clock: Clock | None = None, may_forget: bool = False) -> None:
         super().__init__(url, clock=clock)
         self._may_forget = may_forget
-        self._records = RedisRecords(url, clock=clock, allow_volatile=may_forget)
         self.features = _features(durable=not may_forget, durability=NO_ANSWER)
         self._parked_after = ""
         self._opening = threading.Lock()
@@ -102,7 +97,6 @@ class RedisStore(RedisReads):
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.stop()
-        self._records.close()
         self._server.close()
 
     def migrate(self) -> tuple[int, int]:
@@ -157,8 +151,8 @@ class RedisStore(RedisReads):
             "tick",
             [
                 {
-                    "name": tick.row.name, "row": raw(pack(tick.row)), "due_at": _due_at(tick),
-                    "following": raw(pack(tick.row._replace(next_at=tick.next_at))),
+                    "name": tick.row.name, "row": raw(pack(tick.row[1:])), "due_at": _due_at(tick),
+                    "following": raw(pack(tick.row._replace(next_at=tick.next_at)[1:])),
                     "jobs": [write_new(job) for job in tick.jobs],
                 }
                 for tick in ordered
@@ -184,9 +178,9 @@ class RedisStore(RedisReads):
             became, answers = self.call("commit", written[part], kind="commit")
             if became == b"refused":
                 raise _refused(*answers)
-            for change, answer in zip(ordered[part], answers, strict=True):
-                receipts[change.row.id] = _read_receipt(answer)
-        return [receipts[change.row.id] for change in changes]
+            for number, answer in answers:
+                receipts[ordered[start + number - 1].row.id] = _read_receipt(answer)
+        return [receipts.get(change.row.id, COMMITTED) for change in changes]
 
     def request(self, request: Request) -> bool:
         owner, field = to_text(request.job_id), NUL.join((request.kind, request.name))
@@ -204,7 +198,7 @@ class RedisStore(RedisReads):
 
     def claim(self, request: ClaimRequest) -> Claimed:
         """A call leases a hundred jobs at most, so that a large claim is several."""
-        left = {n: max(want.places, 0) for n, want in enumerate(request.wants)}
+        left = [max(want.places, 0) for want in request.wants]
         asked = {
             "worker": request.worker, "ageing": request.ageing_us, "suspects": request.suspects,
             "entries": {_entry(entry): busy for entry, busy in request.entries.items()},
@@ -214,21 +208,24 @@ class RedisStore(RedisReads):
         unparked = 0
         while True:
             wants = [
-                {"lanes": want.lanes, "places": left[n]} for n, want in enumerate(request.wants)
+                {"lanes": want.lanes, "places": places}
+                for want, places in zip(request.wants, left, strict=True)
             ]
             size = sum(len(claim.payload.data) for claim in claims)
             now, answer = self.call_at(
                 "claim", {**asked, "wants": wants, "bytes": LARGEST_CLAIM_BYTES - size},
                 kind="claim",
             )  # fmt: skip
-            found, requests, next_at, more, paused = answer
-            taken = [_read_claim(each) for each in found]
+            found, shares, requests, next_at, more, paused = answer
+            taken = read_claims(*found)
             claims += taken
             unparked += more
-            _count_off(left, request.wants, taken)
-            asked["suspects"] = asked["suspects"] and not any(c.row.lapses >= 2 for c in taken)
             if len(taken) < MOST_CHANGED or is_full(request.wants, claims):
                 break
+            left = [places - share for places, share in zip(left, shares, strict=True)]
+            asked["suspects"] = asked["suspects"] and not any(
+                claim.row.lapses >= SUSPECT_LAPSES for claim in taken
+            )
         return Claimed(
             claims,
             now,
@@ -291,30 +288,12 @@ class RedisStore(RedisReads):
 
     # Records ----------------------------------------------------------------------
 
-    def claim_record(self, row: RecordRow, *, ttl_us: int, lease_us: int | None) -> RecordClaim:
-        return self._records.claim_record(row, ttl_us=ttl_us, lease_us=lease_us)
-
-    def renew_records(self, rows: Sequence[RecordRow], *, lease_us: Sequence[int]) -> list[bool]:
-        return self._records.renew_records(rows, lease_us=lease_us)
-
-    def mark_record(self, row: RecordRow, *, lease_us: int) -> bool:
-        return self._records.mark_record(row, lease_us=lease_us)
-
-    def finish_record(self, row: RecordRow, *, ttl_us: int) -> bool:
-        return self._records.finish_record(row, ttl_us=ttl_us)
-
-    def release_record(self, row: RecordRow) -> bool:
-        return self._records.release_record(row)
-
-    def find_records(self, ids: Sequence[RecordId]) -> list[RecordRow | None]:
-        return self._records.find_records(ids)
-
     def forget_record(self, id: RecordId, *, actor: str, note: str) -> bool:
         def work(draft: Draft) -> bool:
             key = record_key(id)
             for field in ("owner_token", "updated_at"):
                 draft.watch(key, field)
-            (found,) = self._records.find_records([id])
+            (found,) = self.find_records([id])
             if found is None:
                 return False
             details = json.dumps(record_details(found))
@@ -324,14 +303,11 @@ class RedisStore(RedisReads):
 
         return self._decide("record", work)
 
-    def clean_records(self, limit: int) -> int:
-        return self._records.clean_records(limit)
-
 
 def _features(*, durable: bool, durability: str) -> Features:
     return Features(
         name="redis", durable=durable, shared=True, flow_control=True, removes_expired=True,
-        durability=durability,
+        batch=MOST_CHANGED, durability=durability,
     )  # fmt: skip
 
 
@@ -348,13 +324,12 @@ def _due_at(tick: Tick) -> Instant:
 
 
 def _must_follow_each_other(change: Change) -> None:
-    name, last = to_text(change.row.id), change.row.seq
-    first = last - len(change.events) + 1
-    if [event.seq for event in change.events] != list(range(first, last + 1)):
-        raise _refused(name.encode(), b"events:" + str(first - 1).encode())
+    before = change.row.seq - len(change.events)
+    if not follow_each_other(change, before):
+        raise _refused(to_text(change.row.id).encode(), b"events:" + str(before).encode())
     own = [message[:3] for message in change.messages]
     if len(set(own)) < len(own):
-        raise _refused(name.encode(), b"messages")
+        raise _refused(to_text(change.row.id).encode(), b"messages")
 
 
 def _refused(name: bytes, wrong: bytes) -> WriteRefused:
@@ -366,10 +341,7 @@ def _refused(name: bytes, wrong: bytes) -> WriteRefused:
     )
 
 
-def _read_receipt(answer: object) -> Receipt:
-    if answer == 0:
-        return COMMITTED
-    assert isinstance(answer, list)  # noqa: S101 - a commit answers nothing else
+def _read_receipt(answer: Sequence[Any]) -> Receipt:
     match answer:
         case [b"lost"]:
             return LeaseLost()
@@ -384,25 +356,6 @@ def _read_receipt(answer: object) -> Receipt:
 
 def _entry(entry: tuple[str, int, str]) -> str:
     return NUL.join(map(str, entry))
-
-
-def _read_claim(found: Sequence[Any]) -> Claim:
-    packed, data, schema, trace, results = found
-    row = read_row(packed)
-    return Claim(row, read_payload(data, schema, trace), tuple(read_results(row.id, results)))
-
-
-def _count_off(left: dict[int, int], wants: Sequence[Want], taken: Sequence[Claim]) -> None:
-    """Give each job that was taken to the first want that has a place for its lane."""
-    for claim in taken:
-        for n, want in enumerate(wants):
-            if left[n] > 0 and _serves(want, claim.row.lane):
-                left[n] -= 1
-                break
-
-
-def _serves(want: Want, lane: str) -> bool:
-    return any(lane == own or (own[-1] == "*" and lane.startswith(own[:-1])) for own in want.lanes)
 
 
 def _pair(field: bytes) -> tuple[str, str]:

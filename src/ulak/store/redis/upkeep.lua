@@ -147,14 +147,6 @@ local function sweep_buckets(limit)
   return full
 end
 
-local function sweep_pauses()
-  local before, after = 0, 0
-  for _, pause in pairs(U.pauses()) do before = before + (U.is_over(pause) and 1 or 0) end
-  U.end_pauses()
-  for _, pause in pairs(U.pauses()) do after = after + (U.is_over(pause) and 1 or 0) end
-  return before - after
-end
-
 -- Turns of a tenant that have had no more than whoever was last had before it count for nothing.
 local function sweep_turns(limit)
   local worthless = 0
@@ -175,13 +167,14 @@ local function sweep_turns(limit)
 end
 
 function V.sweep(limit)
-  return sweep_slots(limit) + sweep_buckets(limit) + sweep_pauses() + sweep_turns(limit)
+  local _, pauses = U.end_pauses()
+  return sweep_slots(limit) + sweep_buckets(limit) + pauses + sweep_turns(limit)
 end
 
 -- Ended jobs --------------------------------------------------------------------
 
 local function ended_before(flow, before, offset)
-  local upto = '(' .. U.seconds(before)
+  local upto = '(' .. U.seconds(U.text(before))
   return call('ZRANGEBYSCORE', U.finished_key(flow), '-inf', upto, 'LIMIT', offset, MOST_CHANGED)
 end
 

@@ -14,17 +14,28 @@ from typing import Any, Final, get_args, get_type_hints
 import msgspec
 
 from ulak.core.change import Change
-from ulak.core.job import Event, JobRow, Message, NewJob, Payload, Request, Result
+from ulak.core.job import (
+    FIRST_MUTABLE,
+    SIDE,
+    Event,
+    JobRow,
+    Message,
+    NewJob,
+    Payload,
+    Request,
+    Result,
+)
 from ulak.errors import WriteRefused
 from ulak.ids import to_text
-from ulak.store.protocol import OutboxRow, Settled
+from ulak.store.protocol import Claim, OutboxRow, Settled
 
 _RAW_32: Final = b"\xdb"
 NUL: Final = "\0"
 
 _encoder = msgspec.msgpack.Encoder()
 unpack: Final = msgspec.msgpack.Decoder(list[Any]).decode
-_unpack_row = msgspec.msgpack.Decoder(list[str]).decode
+_unpack_texts = msgspec.msgpack.Decoder(list[str]).decode
+_unpack_rows = msgspec.msgpack.Decoder(list[list[str]]).decode
 
 
 def pack(value: object) -> bytes:
@@ -40,43 +51,76 @@ def raw(data: bytes) -> msgspec.Raw:
     return msgspec.Raw(_RAW_32 + len(data).to_bytes(4, "big") + data)
 
 
-def _text(value: object) -> str:
-    return "" if value is None else value if type(value) is str else str(value)
-
-
 def job_id(text: str) -> bytes:
     return bytes.fromhex(text.replace("-", ""))
-
-
-def _reader_of(hint: Any) -> Callable[[str], Any]:
-    kinds = set(get_args(hint)) or {hint}
-    if bytes in kinds:
-        return job_id
-    read: Callable[[str], Any] = int if int in kinds else str
-    return read if NoneType not in kinds else lambda text: read(text) if text else None
 
 
 # What moves often comes first: a small hash is searched from its beginning.
 _FIRST = (
     "token", "version", "seq", "leased_by", "leased_at", "stood", "state", "role", "lane",
-    "not_before", "changed_at", "has_results", "attempt", "parked_on", "requests", "lapses",
+    "not_before", "changed_at", "has_results", "attempt", "parked_on", "lapses",
     "lapsed", "code",
 )  # fmt: skip
-COLUMNS: Final = (*_FIRST, *(name for name in JobRow._fields if name not in _FIRST))
-"""The columns of a job in the order of its hash."""
+_NAMED_BY = ("id", "flow")
+_MOVING = [name for name in JobRow._fields[FIRST_MUTABLE:SIDE] if name not in _FIRST]
+_KEPT = [name for name in JobRow._fields[:FIRST_MUTABLE] if name not in _NAMED_BY]
+COLUMNS: Final = (*_FIRST, *_MOVING, *JobRow._fields[SIDE:], *_NAMED_BY, *_KEPT)
+"""The columns of a job in the order of its hash; a worker's change ends with the job's name."""
+_SENT = COLUMNS.index(_NAMED_BY[-1]) + 1
 
-_to_hash = itemgetter(*(JobRow._fields.index(name) for name in COLUMNS))
-_to_row = itemgetter(*(COLUMNS.index(name) for name in JobRow._fields))
-_READERS = [_reader_of(hint) for hint in get_type_hints(JobRow).values()]
+# A row is read and written a kind of columns at a time: most of what a job costs in Python is this.
+_KINDS = {name: set(get_args(hint)) or {hint} for name, hint in get_type_hints(JobRow).items()}
+_NUMBERS = [name for name, kinds in _KINDS.items() if kinds == {int}]
+_DATES = [name for name, kinds in _KINDS.items() if kinds == {int, NoneType}]
+_NAMES = [name for name, kinds in _KINDS.items() if kinds == {str, NoneType}]
+_TEXTS = [name for name in JobRow._fields[1:] if name not in (*_NUMBERS, *_DATES, *_NAMES)]
+_BY_KIND = ("id", *_NUMBERS, *_DATES, *_NAMES, *_TEXTS)
 
 
-def write_row(row: JobRow) -> list[str]:
-    return [_text(value) for value in _to_hash((to_text(row[0]), *row[1:]))]
+def _picks(names: Sequence[str], places: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    return itemgetter(*map(places.index, names))
+
+
+_numbers_of = _picks(_NUMBERS, JobRow._fields)
+_others_of = _picks((*_DATES, *_NAMES, *_TEXTS), JobRow._fields)
+_to_hash = _picks(COLUMNS, _BY_KIND)
+_find_id = itemgetter(COLUMNS.index("id"))
+_find_numbers, _find_dates = _picks(_NUMBERS, COLUMNS), _picks(_DATES, COLUMNS)
+_find_names, _find_texts = _picks(_NAMES, COLUMNS), _picks(_TEXTS, COLUMNS)
+_to_row = _picks(JobRow._fields, _BY_KIND)
+
+
+def write_row(row: JobRow) -> tuple[str, ...]:
+    others = [
+        "" if value is None else value if type(value) is str else str(value)
+        for value in _others_of(row)
+    ]
+    return _to_hash((to_text(row.id), *map(str, _numbers_of(row)), *others))
 
 
 def read_row(packed: bytes) -> JobRow:
-    texts = _to_row(_unpack_row(packed))
-    return JobRow._make([read(text) for read, text in zip(_READERS, texts, strict=True)])
+    return _read_texts(_unpack_texts(packed))
+
+
+def _read_texts(texts: Sequence[str]) -> JobRow:
+    dates = [int(text) if text else None for text in _find_dates(texts)]
+    names = [text or None for text in _find_names(texts)]
+    numbers = map(int, _find_numbers(texts))
+    by_kind = (job_id(_find_id(texts)), *numbers, *dates, *names, *_find_texts(texts))
+    return JobRow._make(_to_row(by_kind))
+
+
+def read_claims(rows: bytes, sizes: bytes, data: bytes, results: Sequence[Any]) -> list[Claim]:
+    """Read what was claimed: rows, each with schema and trace of its payload; how long each payload
+    is; payloads one after the other; and by the place of a job its results, if it has some."""
+    found = {number - 1: flat for number, flat in results}
+    claims, start = [], 0
+    for n, (texts, size) in enumerate(zip(_unpack_rows(rows), unpack(sizes), strict=True)):
+        row = _read_texts(texts)
+        payload = Payload(data[start : start + size], int(texts[-2]), texts[-1] or None)
+        start += size
+        claims.append(Claim(row, payload, tuple(read_results(row.id, found.get(n, ())))))
+    return claims
 
 
 def write_event(event: Event, proof: bytes | None = None) -> dict[str, object]:
@@ -113,10 +157,9 @@ def read_payload(data: bytes, schema: bytes, trace: bytes) -> Payload:
 
 def write_change(change: Change) -> dict[str, object]:
     """Write a change; what it does not bring is left out."""
-    row = change.row
-    proofs = [*change.proofs, *[None] * (len(change.events) - len(change.proofs))]
+    proofs = change.proofs or [None] * len(change.events)
     written: dict[str, object] = {
-        "row": write_row(row),
+        "row": write_row(change.row)[: None if change.token is None else _SENT],
         "commit": raw(bytes([len(change.commit_id)]) + change.commit_id),
         "events": [
             write_event(event, proof) for event, proof in zip(change.events, proofs, strict=True)
@@ -137,13 +180,14 @@ def write_change(change: Change) -> dict[str, object]:
         written["pauses"] = [(*pause, actor) for pause in change.pauses]
     if change.answers:
         written["answers"] = [NUL.join(answer) for answer in change.answers]
-    rest = {
-        "messages": [write_message(message) for message in change.messages],
-        "spawns": [write_new(job) for job in change.spawns],
-        "voids": change.voids, "frees_key": change.frees_key, "takes_key": change.takes_key,
-        "frees_slot": change.frees_slot, "takes_slot": change.takes_slot,
-    }  # fmt: skip
-    return written | {name: value for name, value in rest.items() if value}
+    if change.messages:
+        written["messages"] = [write_message(message) for message in change.messages]
+    if change.spawns:
+        written["spawns"] = [write_new(job) for job in change.spawns]
+    for name in ("voids", "frees_key", "takes_key", "frees_slot", "takes_slot"):
+        if value := getattr(change, name):
+            written[name] = value
+    return written
 
 
 def write_message(message: Message) -> dict[str, object]:

@@ -136,7 +136,7 @@ def test_a_server_that_may_forget_is_refused_unless_that_is_wanted(
         with pytest.raises(StoreError, match=why):
             refused.find_records([RecordId("", "", "")])
         assert not refused.features.durable
-        allowed = RedisRecords(server.url(), allow_volatile=True)
+        allowed = RedisRecords(server.url(), may_forget=True)
         allowed.open()
         assert (allowed.features.durable, Guard(allowed).may_forget) == (False, True)
         assert why in allowed.features.durability
