@@ -89,6 +89,8 @@ class Settings:
     trusted_proxies: str = ""
     """The addresses and networks of the proxies before `ulak up`, with commas between them: what
     they say of who calls, and by which scheme, is believed. '' believes nobody."""
+    rq_queues: str = ""
+    """The queues whose jobs RQ workers run, with commas between them, '' for none."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """For each setting that is not the default, where its value was found."""
 
@@ -98,6 +100,10 @@ class Settings:
     @property
     def services(self) -> tuple[str, ...]:
         return tuple(filter(None, self.service.split(",")))
+
+    @property
+    def queues_by_rq(self) -> tuple[str, ...]:
+        return tuple(filter(None, self.rq_queues.split(",")))
 
     @property
     def program(self) -> str:
@@ -423,6 +429,11 @@ def _networks(value: Any) -> str:
     return ",".join(found)
 
 
+def _queues(value: Any) -> str:
+    parts = value if isinstance(value, list) else _text(value).split(",")
+    return ",".join(dict.fromkeys(queue_name(str(part).strip()) for part in parts))
+
+
 def _folder(value: Any) -> Path:
     text = _text(value)
     if "\x00" in text:
@@ -483,4 +494,5 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "service": read_services,
     "store": _text,
     "trusted_proxies": _networks,
+    "rq_queues": _queues,
 }

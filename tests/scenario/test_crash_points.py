@@ -73,6 +73,7 @@ READS = {
     "open", "close", "migrate", "limits", "rates", "buckets", "pauses", "weights", "stops",
     "count_waiting", "audit_trail", "count_standing", "find_owners", "find_owned",
     "due_schedules", "schedules", "ticks", "find_credential", "credentials", "find_records",
+    "find_claimable",
 }  # fmt: skip
 
 

@@ -18,6 +18,10 @@ FAR = datetime(2100, 1, 1, tzinfo=UTC)
 UNKNOWN_ID = "019c0000-0000-7000-8000-000000000000"
 
 
+class Counted:
+    """A resource."""
+
+
 class Lost(Exception):
     """Worth another attempt."""
 
@@ -179,6 +183,80 @@ def test_a_worker_that_is_told_which_job_runs_that_one_and_once(
     assert engine.get(other.id).state == "queued"
     with pytest.raises(JobNotFound):
         engine.worker(settings()).work_on(UNKNOWN_ID)
+
+
+def test_a_paused_job_is_not_run_by_a_worker_that_is_told_of_it(
+    engine: Engine, flow: Flow[dict[str, int]]
+) -> None:
+    job = engine.submit(flow, {"n": 1})
+    for pause in ({"queue": "print"}, {"flow": "print"}):
+        engine.flow_control.pause(**pause, actor="olga")
+        assert engine.worker(settings()).work_on(job.id).state == "queued"
+        engine.flow_control.resume(**pause, actor="olga")
+    assert engine.worker(settings()).work_on(job.id).state == "printed"
+
+
+def test_a_worker_stays_for_all_the_jobs_that_it_is_told_of(
+    engine: Engine, flow: Flow[dict[str, int]]
+) -> None:
+    jobs = [engine.submit(flow, {"n": n}) for n in (1, 2, 3)]
+    left_at, opened, lanes = [], [], []
+
+    @engine.resource(Counted)
+    @asynccontextmanager
+    async def count() -> AsyncIterator[Counted]:
+        opened.append(1)
+        yield Counted()
+
+    async def told() -> AsyncIterator[str]:
+        lanes.extend(row.lanes for row in engine.store.workers())
+        for job_id in (jobs[1].id, UNKNOWN_ID, jobs[1].id, jobs[0].id):
+            yield job_id
+            left_at.append([engine.get(job.id).state for job in jobs])
+
+    asyncio.run(engine.worker(settings()).run(only=told()))
+    one, two = ["queued", "printed", "queued"], ["printed", "printed", "queued"]
+    assert left_at == [one, one, one, two], "each has been left when the next is asked for"
+    assert opened == [1]
+    assert lanes == [""], "it claims nothing, so it serves no lane"
+
+
+async def told_of(*jobs: ulak.Job) -> AsyncIterator[str]:
+    for job in jobs:
+        yield job.id
+
+
+def test_a_worker_that_is_told_of_a_job_without_a_slot_runs_the_next_of_its_stage(
+    jobs_url: str,
+) -> None:
+    flow: Flow[str] = Flow("narrow", Lifecycle("new", {"new": ["done"]}), payload=str)
+
+    @flow.stage("new", limit=ulak.Limit(1, key=lambda payload: payload))
+    def pass_through(run: Run[str]) -> None: ...
+
+    with engine_on(store_of(jobs_url), flow) as engine:
+        held, waits, other = (engine.submit(flow, key) for key in ("a", "a", "b"))
+        attempt = engine.worker().take(held.id)
+        assert attempt is not None
+        asyncio.run(engine.worker(settings()).run(only=told_of(waits)))
+        assert engine.get(other.id).state == "done"
+        assert engine.get(waits.id).parked_on is not None, "it waits its turn"
+        attempt.finish()
+        asyncio.run(engine.worker(settings()).run(only=told_of(waits)))
+        assert engine.get(waits.id).state == "done"
+        assert engine.inspect.verify() == []
+
+
+def test_a_worker_that_is_told_of_jobs_pays_their_rate(jobs_url: str) -> None:
+    flow: Flow[None] = Flow("call", Lifecycle("new", {"new": ["done"]}))
+
+    @flow.stage("new", rate=ulak.Rate(1, per=timedelta(hours=1)))
+    def call(run: Run[None]) -> None: ...
+
+    with engine_on(store_of(jobs_url), flow) as engine:
+        jobs = [engine.submit(flow, None) for _ in range(2)]
+        asyncio.run(engine.worker(settings()).run(only=told_of(*jobs)))
+        assert sorted(engine.get(job.id).state for job in jobs) == ["done", "new"]
 
 
 def test_a_stage_with_a_rate_is_left_to_workers(jobs_url: str) -> None:

@@ -24,8 +24,9 @@ from ulak.cli.supervisor import Child, Supervisor
 from ulak.clock import Duration, seconds
 from ulak.control.process_metrics import Children, is_published, make_process_id
 from ulak.core.lifecycle import HELD
+from ulak.dispatch import find_dispatch
 from ulak.engine.engine import Engine
-from ulak.engine.ports import WorkerSettings
+from ulak.engine.ports import Apart, WorkerSettings
 from ulak.engine.worker import Worker, settle_in
 from ulak.errors import NotSupported
 from ulak.idempotency import cleanup
@@ -103,8 +104,9 @@ def _up(found: Settings, bound: socket, *, workers: int, lease: str, drain: str)
     for each in (engine, *further):
         cleanup.attach(each, wiring.idempotency_settings())
     wiring.attach_control(engine)
+    dispatch = find_dispatch(engine, found)
     beside = queues_beside(engine)
-    own = beside if engine.kernel.queues_apart else None
+    own = None if beside == queues_of(engine) else beside
     settings = worker_command.worker_settings(
         engine, worker_command.USUAL, queues=own, lease=lease, drain=drain
     )
@@ -119,6 +121,8 @@ def _up(found: Settings, bound: socket, *, workers: int, lease: str, drain: str)
         logs.start(found.env, logs.secrets_of(found, engine, *further))
         settle_in()
         stack.enter_context(opened([engine, *further]))
+        if dispatch is not None:
+            stack.enter_context(dispatch)
         said = dict(start(engine, http_address(*bound.getsockname()[:2])))
         working = Working(
             workers=[
@@ -218,7 +222,14 @@ async def _serve(working: Working, servers: Sequence[Server], hello: Callable[[]
 
 
 def queues_beside(engine: Engine) -> list[str]:
-    return [queue for queue in queues_of(engine) if queue not in engine.kernel.queues_apart]
+    apart = queues_apart(engine)
+    return [queue for queue in worker_command.queues_here(engine) if queue not in apart]
+
+
+def queues_apart(engine: Engine) -> Mapping[str, Apart]:
+    """Return the queues that children serve, and how."""
+    elsewhere = engine.kernel.queues_elsewhere
+    return {q: apart for q, apart in engine.kernel.queues_apart.items() if q not in elsewhere}
 
 
 def children_of(
@@ -228,7 +239,7 @@ def children_of(
     takes `options` of `ulak worker`, and the lease of its queue, else `lease`. Raises
     `NotSupported`: no child would see the jobs of the store."""
     served: dict[str, tuple[list[str], Duration]] = {}
-    for queue, apart in sorted(engine.kernel.queues_apart.items()):
+    for queue, apart in sorted(queues_apart(engine).items()):
         own = lease if apart.lease is None else apart.lease
         served |= {f"{queue}-{n}": ([queue], own) for n in range(1, apart.workers + 1)}
     if beside := queues_beside(engine):
@@ -290,12 +301,14 @@ def _invitation(identity: Identity, found: Settings, address: str) -> Sequence[s
 def _queues(engine: Engine, workers: int) -> list[tuple[str, str]]:
     beside = ", ".join(queues_beside(engine))
     if not beside:
-        beside = "no queue" if engine.kernel.queues_apart else "no queue, since no flow has a stage"
+        beside = "no queue" if queues_of(engine) else "no queue, since no flow has a stage"
     elif workers:
         beside += f" (in {_children(workers)})"
-    queues = sorted(engine.kernel.queues_apart.items())
+    queues = sorted(queues_apart(engine).items())
     children = [f"{queue} (in {_children(apart.workers)})" for queue, apart in queues]
-    return [("queues", beside)] + ([("apart", ", ".join(children))] if children else [])
+    lines = [("queues", beside)] + ([("apart", ", ".join(children))] if children else [])
+    elsewhere = " ".join(sorted(engine.kernel.queues_elsewhere))
+    return lines + ([("by RQ", f"rq worker {elsewhere}")] if elsewhere else [])
 
 
 def _children(number: int) -> str:

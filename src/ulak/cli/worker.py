@@ -21,6 +21,7 @@ from ulak import wiring
 from ulak.cli import spans
 from ulak.clock import seconds
 from ulak.control.process_metrics import make_process_id
+from ulak.dispatch import find_dispatch
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
 from ulak.engine.worker import Worker, find_complaint, settle_in
@@ -96,8 +97,10 @@ def worker(
     cleanup.attach(engine, wiring.idempotency_settings())
     wiring.attach_control(engine)
     must_be_shared(engine, "ulak worker")
+    dispatch = find_dispatch(engine, found)
     usual = WorkerSettings(loop=loop, threads=threads, processes=processes)
-    settings = worker_settings(engine, usual, queues=queue or None, lease=lease, drain=drain)
+    own = queue or (queues_here(engine) if dispatch else None)
+    settings = worker_settings(engine, usual, queues=own, lease=lease, drain=drain)
     # Whoever names queues means those of the program; its children are told theirs.
     further = [] if queue else further_engines(engine)
     logs.start(found.env, logs.secrets_of(found, engine, *further), child=child)
@@ -106,6 +109,8 @@ def worker(
     process = make_process_id() if supervisor is None else f"{supervisor}/{child}"
     with ExitStack() as stack:
         stack.enter_context(opened([engine, *further]))
+        if dispatch is not None:
+            stack.enter_context(dispatch)
         address = None
         if metrics_port is None:
             stack.enter_context(count_and_publish(engine, process=process, supervisor=supervisor))
@@ -116,7 +121,8 @@ def worker(
             address = stack.enter_context(probes)
             stack.enter_context(publish_metrics(engine, metrics.read, process=process))
         start(engine, None)
-        made += [each.worker(settings) for each in (engine, *further)]
+        made.append(engine.worker(settings))
+        made += [each.worker(replace(settings, queues=None)) for each in further]
         if parent is not None:
             asyncio.run(_work(made, parent))
             return
@@ -128,6 +134,11 @@ def worker(
         say(f"  store     {stored(engine)}\nCtrl-C drains and stops.")
         asyncio.run(_work(made))
     say("drained")
+
+
+def queues_here(engine: Engine) -> list[str]:
+    """Return the queues of a program that no queue of another make takes elsewhere."""
+    return [queue for queue in queues_of(engine) if queue not in engine.kernel.queues_elsewhere]
 
 
 def _lacking(workers: Sequence[Worker]) -> str | None:

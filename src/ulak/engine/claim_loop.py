@@ -139,12 +139,15 @@ class ClaimLoop:
         self._moved_before = self._worker.upkeep.moved
         self._looks_back = self._looked_at >= self._look_back_at
         wants = self._pools.wants(looks_back=self._looks_back)
+        took = partial(self._took, wants)
+        self._claim = self._worker.aside.run(self._store.claim, self.request(wants), then=took)
+
+    def request(self, wants: tuple[Want, ...]) -> ClaimRequest:
+        """Return the claim of this worker for so many jobs."""
         takes_suspects = all(r.row.lapses < SUSPECT_LAPSES for r in self._executor.running.values())
-        request = ClaimRequest(
+        return ClaimRequest(
             self._worker.id, wants, self._entries, takes_suspects, self._ageing_us, self._keeps
         )
-        took = partial(self._took, wants)
-        self._claim = self._worker.aside.run(self._store.claim, request, then=took)
 
     def _answer_ring(self) -> None:
         """A ring has come while nothing was to be done: do not wait until the loop comes round."""

@@ -179,7 +179,7 @@ class Executor:
 
     def _may_keep(self, run: ActiveRun, place: Place) -> bool:
         """Whether the lease may go on to this stage (E-28); the place in its pool is taken then."""
-        if self.stopping or self.lost or (self.paused and self._is_paused(place.lane)):
+        if self.stopping or self.lost or (self.paused and self.is_paused(place.lane)):
             return False
         if self.saturated and (
             run.flow.fair  # others wait, and every stage is a turn
@@ -193,7 +193,7 @@ class Executor:
         run.pool = pool
         return True
 
-    def _is_paused(self, lane: str) -> bool:
+    def is_paused(self, lane: str) -> bool:
         return (QUEUE, queue_of(lane)) in self.paused or (FLOW, flow_of(lane)) in self.paused
 
     def _commit_with_rows(self, run: ActiveRun, outcome: Outcome) -> None:

@@ -59,6 +59,8 @@ class Kernel:
         self.functions: dict[Flow[Any], JobFunction[..., Any]] = {}
         self.queues_apart: dict[str, Apart] = {}
         """The queues that `ulak up` serves by children, and how."""
+        self.queues_elsewhere: set[str] = set()
+        """The queues whose jobs a queue of another make takes to workers of its own."""
         self.schedules: dict[str, Declared] = {}
         self.attached: dict[str, tuple[Any, Any]] = {}
         """The services of this program, by name, each with what its `attach` has returned."""

@@ -12,17 +12,18 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ulak.clock import Instant, micros
-from ulak.core.job import Request
+from ulak.core.acts import can_be_taken
+from ulak.core.job import Request, family_of
 from ulak.core.table import find_missing
 from ulak.engine.active_run import ActiveRun
 from ulak.engine.attempt import Attempt, claim_one, take
-from ulak.engine.claim_loop import ClaimLoop, Wakeup
+from ulak.engine.claim_loop import CALM_LOOK_S, ClaimLoop, Wakeup
 from ulak.engine.executor import Executor
 from ulak.engine.lease import Lease
 from ulak.engine.ports import StoreTime, WorkerSettings
@@ -33,7 +34,7 @@ from ulak.engine.upkeep import Upkeep
 from ulak.engine.view import Job
 from ulak.errors import FlowError, JobNotFound, StoreError, WriteRefused
 from ulak.ids import from_text, to_text
-from ulak.store.protocol import Claim, Progress
+from ulak.store.protocol import Claim, Progress, Want
 
 if TYPE_CHECKING:
     from ulak.engine.kernel import Kernel
@@ -82,6 +83,8 @@ class Worker:
         self.has_ended = False
         self._failure: BaseException | None = None
         """What has ended one of its threads or tasks; `run` raises it after a hurried drain."""
+        self._is_told = False
+        """It runs the jobs that it is told of, and claims no others: it serves no lane."""
         self._after_outage = False
         """It could not register when it last tried: the others could not renew either."""
 
@@ -103,8 +106,8 @@ class Worker:
         """Run one job's stages here and now, and return how it stands then.
 
         For a queue of another make that carries ids of jobs. Nothing is done when the job is not
-        due, is leased by somebody else or has ended: a message that comes twice is harmless. On
-        an event loop, await `run(only=job_id)`.
+        due, is leased by somebody else, is paused or has ended: a message that comes twice is
+        harmless. On an event loop, await `run(only=job_id)`.
 
         Raises:
             JobNotFound: there is none.
@@ -186,9 +189,15 @@ class Worker:
         """Called by the lease's thread: nothing that runs here may count any more."""
         call_on(self._loop, self.executor.abandon_all)
 
-    async def run(self, *, until_idle: bool = False, only: str | None = None) -> None:
+    async def run(
+        self, *, until_idle: bool = False, only: str | AsyncIterable[str] | None = None
+    ) -> None:
         """Work until stopped, or until nothing is left that could be done now, or on one job
         only, for as long as its lease is kept from stage to stage.
+
+        `only` may also yield the ids of jobs: they are run one after the other, and the next is
+        asked for when the one before has been left. One that is due and cannot be had by its id,
+        since it needs a slot or pays a rate, waits its turn, and the next of its stage is run.
 
         What a thread or a task of the worker raises ends it, and is raised here.
         """
@@ -199,7 +208,7 @@ class Worker:
         if self._failure is not None:
             raise self._failure
 
-    async def _run(self, *, until_idle: bool, only: str | None) -> None:
+    async def _run(self, *, until_idle: bool, only: str | AsyncIterable[str] | None) -> None:
         self._loop = asyncio.get_running_loop()
         self.wakeup = Wakeup(self.store, micros(self.settings.glance) / 1e6)
         self.executor.start(self._loop, self.wakeup)
@@ -222,6 +231,7 @@ class Worker:
             if only is None and not until_idle:
                 self.kernel.working_here.append(self)
                 stack.callback(self.kernel.working_here.remove, self)
+            self._is_told = only is not None
             self.executor.lost = not await self.has_registered()
             stop_ringing = self.kernel.on_ring(self.wakeup.ring)
             heartbeat = Heartbeat(self, self.executor.stages)
@@ -240,8 +250,10 @@ class Worker:
                     except Exception as error:
                         log.critical("claims have failed", exc_info=True)
                         self.failed(error)  # what runs is still committed, or given back
-                else:
+                elif isinstance(only, str):
                     await self._work_on(from_text(only))
+                else:
+                    await self._work_on_each(only, claims)
                 await self.executor.drain()
             finally:
                 stop_ringing()
@@ -257,7 +269,25 @@ class Worker:
             log.critical("a task of the worker has failed", exc_info=error)
             self.failed(error)
 
-    async def _work_on(self, job_id: bytes) -> None:
+    async def _work_on_each(self, job_ids: AsyncIterable[str], claims: ClaimLoop) -> None:
+        async for job_id in job_ids:
+            # As before a claim: after an outage others have the time to renew their leases.
+            while not self.executor.stopping and not await self._may_claim():
+                await asyncio.sleep(CALM_LOOK_S)
+            try:
+                await self._work_on(from_text(job_id), claims)
+            except (JobNotFound, StoreError) as error:
+                log.warning("a job is not run", extra={"job_id": job_id, "error": str(error)})
+            if self.executor.stopping:
+                return
+
+    async def _may_claim(self) -> bool:
+        if self.executor.lost and not await self.has_registered():
+            return False
+        return self.lease is None or self.lease.is_calm()
+
+    async def _work_on(self, job_id: bytes, claims: ClaimLoop | None = None) -> None:
+        """Run a job, or with `claims` the next of its stage if it cannot be had by its id."""
         row = await self.aside.run(self.store.find_job, job_id)
         if row is None:
             raise JobNotFound(to_text(job_id))
@@ -265,13 +295,22 @@ class Worker:
         is_served = self.executor.pools.find(row.lane) is not None
         if flow is None or find_missing(flow.table, row) or not is_served:
             return
-        claim = await self.aside.run(claim_one, self.kernel, flow, job_id, self.id)
-        if claim is None:
+        pauses = await self.aside.run(self.store.pauses)
+        self.executor.paused = frozenset((pause.kind, pause.name) for pause in pauses)
+        if self.executor.is_paused(row.lane):
             return
-        asked: list[Request] = []
-        if claim.row.requests:
-            asked = await self.aside.run(self.store.pending_requests, job_id)
-        self.take_claimed([claim], asked)
+        claim = None
+        if claims is None or row.rate is None:
+            claim = await self.aside.run(claim_one, self.kernel, flow, job_id, self.id)
+        if claim is not None:
+            asked: list[Request] = []
+            if claim.row.requests:
+                asked = await self.aside.run(self.store.pending_requests, job_id)
+            self.take_claimed([claim], asked)
+        elif claims is not None and can_be_taken(row, self.now()):
+            request = claims.request((Want((family_of(row.lane),), 1),))
+            claimed = await self.aside.run(self.store.claim, request)
+            self.take_claimed(claimed.claims, claimed.requests)
         while self.executor.running and not self.executor.stopping:
             await self.executor.wait_for_one()
 
@@ -310,7 +349,8 @@ class Worker:
     async def has_registered(self) -> bool:
         """Register anew, and return whether the store answered."""
         try:
-            await self.aside.run(self._register, self.executor.pools.lanes, self._closed())
+            lanes = [] if self._is_told else self.executor.pools.lanes
+            await self.aside.run(self._register, lanes, self._closed())
         except WriteRefused:
             raise  # the store answers and will not have it: no later attempt would be better
         except StoreError as error:

@@ -120,9 +120,16 @@ class Plant:
 
     def start(self, *arguments: str, **settings: str) -> subprocess.Popen[str]:
         """Start a command of ulak's with the service, with settings of its own."""
+        return self._start("ulak", *arguments, "--service", "pdf", **settings)
+
+    def rq_worker(self, kind: str) -> subprocess.Popen[str]:
+        """Start a worker of RQ, of this class, as people type it."""
+        return self._start("rq.cli", "worker", "-w", kind, "pdf", ULAK_SERVICE="pdf")
+
+    def _start(self, module: str, *arguments: str, **settings: str) -> subprocess.Popen[str]:
         path = os.pathsep.join([str(SOURCES), str(self.folder / "site")])
         process = subprocess.Popen(
-            [sys.executable, "-m", "ulak", *arguments, "--service", "pdf"],
+            [sys.executable, "-m", module, *arguments],
             cwd=self.folder,
             env={
                 **os.environ, **self.settings, **settings, "PYTHONPATH": path,

@@ -68,8 +68,9 @@ NotCreated = Overloaded | QuotaExceeded | StaleJob
 def enqueue_pdf_job(job_id: str) -> None:
     """Tell the workers of a new job; the one function to swap for another queue technology.
 
-    This one has nothing to do: the commit that stores a job rings the engine's own workers. A
-    store is given another as `PdfJobStore(enqueue=...)`. Twice is harmless.
+    This one has nothing to do: the commit that stores a job rings the engine's own workers, and
+    those of RQ where its queue is theirs. A store is given another as `PdfJobStore(enqueue=...)`,
+    `ulak.dispatch.rq.Dispatch.ring` for one. Twice is harmless.
     """
 
 

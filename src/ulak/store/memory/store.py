@@ -347,6 +347,12 @@ class MemoryStore(MemoryIntake):
             free = [row for row in self._waking(now) if row.leased_by is None]
             return [row for row in free if (row.wake_at or 0, row.id) > after][:limit]
 
+    def find_claimable(self, lane: str, limit: int) -> list[JobRow]:
+        with self._transaction() as now:
+            # Leased and parked jobs are on other shelves.
+            found = [row for row in self._on_shelf("lane", lane) if row.not_before <= now]
+            return sorted(found, key=lambda row: (row.priority, row.not_before, row.id))[:limit]
+
     def overdue_leased(self, limit: int) -> list[JobRow]:
         with self._transaction() as now:
             leased = [row for row in self._waking(now) if row.leased_by is not None]

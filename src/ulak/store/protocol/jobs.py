@@ -323,6 +323,10 @@ class UpkeepStore(Protocol):
         `after` is the (wake_at, id) of the last job of the page before.
         """
 
+    def find_claimable(self, lane: str, limit: int) -> list[JobRow]:
+        """Return jobs of a lane that are unleased, not parked and due, the most urgent first, then
+        the longest due. Nothing is leased, and no pause is looked at."""
+
     def overdue_leased(self, limit: int) -> list[JobRow]:
         """Return leased jobs past their `wake_at` for which no expiry is requested."""
 

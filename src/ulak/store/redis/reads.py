@@ -23,6 +23,7 @@ from ulak.core.backlog import (
 )
 from ulak.core.bounds import short_key
 from ulak.core.change import Change
+from ulak.core.intake import PRIORITIES
 from ulak.core.job import Event, JobRow, Payload, Request, Result
 from ulak.ids import find_range, to_text
 from ulak.store.batches import FIRST_HASH, linked
@@ -190,6 +191,21 @@ class RedisReads(RedisOutbox):
         at, last = after
         above = to_text(last) if last else ""
         return [read_row(row) for row in self.call("due", limit, at, above)]
+
+    def find_claimable(self, lane: str, limit: int) -> list[JobRow]:
+        names: list[bytes] = []
+        for priority in PRIORITIES:
+            left = limit - len(names)
+            if left > 0:
+                line = f"ulak:lane:{lane}:{priority}"
+                upto = self.clock.now()
+                names += self.do("ZRANGEBYSCORE", line, "-inf", upto, "LIMIT", 0, left)
+        rows: list[JobRow] = []
+        for start in range(0, len(names), MOST_READ):
+            page = [name.decode() for name in names[start : start + MOST_READ]]
+            rows += [read_row(row) for row in self.call("load_all", page) if row]
+        # A page is read after its names: some may have been taken meanwhile.
+        return [row for row in rows if row.leased_by is None and row.lane == lane]
 
     def overdue_leased(self, limit: int) -> list[JobRow]:
         return [read_row(row) for row in self.call("overdue_leased", limit)]

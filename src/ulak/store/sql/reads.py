@@ -113,6 +113,12 @@ DUE = f"""
     WHERE wake_at <= %s::bigint AND leased_by IS NULL AND (wake_at, id) > (%s::bigint, %s::uuid)
     ORDER BY wake_at, id LIMIT %s::bigint
 """
+CLAIMABLE_IN = f"""
+    SELECT {JOB_COLUMNS} FROM ulak.jobs /* INDEXED BY jobs_claimable */
+    WHERE leased_by IS NULL AND parked_on IS NULL AND lane <> '' AND lane = %s::text
+    AND priority IN (0, 1, 2, 3) AND not_before <= %s::bigint
+    ORDER BY priority, not_before, id LIMIT %s::bigint
+"""
 # Few are leased, and any number may be due.
 OVERDUE_LEASED = f"""
     SELECT {JOB_COLUMNS} FROM ulak.jobs /* INDEXED BY jobs_leased */
@@ -288,6 +294,10 @@ def due(
 ) -> list[JobRow]:
     wake_at, job_id = after
     return fetch(db, JobRow, DUE, (now, wake_at, Id(job_id or FIRST_ID), limit))
+
+
+def find_claimable(db: Session, now: Instant, lane: str, limit: int) -> list[JobRow]:
+    return fetch(db, JobRow, CLAIMABLE_IN, (lane, now, limit))
 
 
 def overdue_leased(db: Session, now: Instant, limit: int) -> list[JobRow]:

@@ -108,6 +108,7 @@ class SqlStore(ABC):
     request = written("request", reads.request)
     report = written("report", reads.report)
     due = read_now(reads.due)
+    find_claimable = read_now(reads.find_claimable)
     overdue_leased = read_now(reads.overdue_leased)
     ended = read(reads.ended)
 

@@ -38,6 +38,24 @@ class TestUpkeep(Suite):
         desk.write(desk.act(late, Elapsed(), flow=WAITS))
         assert desk.store.due(10) == [later]
 
+    @pytest.mark.shows("E-2")
+    def test_claimable_jobs_of_a_lane_are_found_and_not_taken(self, desk: Desk) -> None:
+        delayed = desk.submit(LINE, after=10)
+        late, urgent = desk.submit(LINE), desk.submit(LINE, priority=0)
+        desk.submit(REVIEW)
+        desk.hire("w", lease=timedelta(days=1))
+        taken = desk.submit(LINE, priority=0)
+        found = desk.store.find_claimable(taken.lane, 10)
+        assert [row.id for row in found] == [urgent.id, taken.id, late.id]
+        assert desk.store.find_claimable(taken.lane, 10) == found, "nothing was taken"
+        assert desk.store.find_claimable(taken.lane, 1) == found[:1]
+        assert desk.store.find_claimable("nobody's/loop/line@1#x", 10) == []
+        leased = [claim.row.id for claim in desk.claim("w", 2)]
+        assert set(leased) == {urgent.id, taken.id}
+        desk.turn(seconds=10)
+        found = desk.store.find_claimable(taken.lane, 10)
+        assert [row.id for row in found] == [late.id, delayed.id]
+
     def test_a_leased_job_is_not_due(self, desk: Desk) -> None:
         desk.submit(BRIEF)
         desk.hire("w", lease=timedelta(days=1))
