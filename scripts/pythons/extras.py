@@ -67,6 +67,14 @@ EXTRAS = (
         "wiring.guard_and_scope(ulak.connect('memory://'), 'orders')",
     ),
     Extra(
+        "rq",
+        "import ulak; from ulak.dispatch import find_dispatch; from ulak.settings import Settings\n"
+        "flow = ulak.Flow('letters', ulak.Lifecycle('new', {'new': ['sent']}, done='sent'))\n"
+        "flow.stage('new', queue='post')(lambda run: None)\n"
+        "engine = ulak.connect('sqlite:///letters.db', flows=[flow])\n"
+        "find_dispatch(engine, Settings(rq_queues='post'))",
+    ),
+    Extra(
         "web",
         "import ulak; from ulak.web import app; from ulak.web.server import Server\n"
         "from ulak.auth import passwords, tokens\n"
