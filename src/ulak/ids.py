@@ -59,6 +59,11 @@ def find_range(prefix: str) -> tuple[bytes, bytes]:
     return bytes.fromhex(digits.ljust(32, "0")), bytes.fromhex(digits.ljust(32, "f"))
 
 
+def is_time_ordered(identity: bytes) -> bool:
+    """Tell whether an id begins with the time at which it was made."""
+    return identity[6] >> 4 == 7
+
+
 class CommitIds:
     """Makes identities of writes: a random start that nobody else has, then a count. May be asked
     from several threads at once: the count moves in one step of the interpreter, which a generator

@@ -13,6 +13,7 @@ from tests.scenario.doubles import eventually
 from tests.scenario.test_postgres_outage import Load
 from ulak.errors import Misconfigured
 from ulak.ids import from_text
+from ulak.store.protocol import JobFilter
 from ulak.store.records import RecordId
 from ulak.testing import faults
 from ulak.testing.conformance import Desk
@@ -73,6 +74,30 @@ def test_a_job_lies_in_redis_as_the_layout_says(redis_url: str) -> None:
         engine.cancel(job.id, actor="ada")
         assert client.zrange("pages:jobs:finished", 0, -1) == [job.id.encode()]
         assert client.exists("pages:key:cafe") == 0
+
+
+@pytest.mark.shows("E-75")
+def test_a_list_reads_no_more_jobs_than_it_shows(redis_url: str) -> None:
+    flow: ulak.Flow[Any] = ulak.Flow.steps("many", ("go", lambda run: None))
+    with ulak.connect(redis_url, flows=[flow]) as engine, redis.Redis.from_url(redis_url) as client:
+        engine.submit_many(flow, [None] * 50)
+        client.config_resetstat()
+        assert len(engine.jobs(limit=5)) == 5
+        assert client.info("commandstats")["cmdstat_hvals"]["calls"] <= 6
+        assert len(engine.jobs(limit=1000)) == 50
+
+
+@pytest.mark.shows("E-75")
+def test_a_list_of_a_span_of_time_reads_the_jobs_of_that_span(redis_url: str) -> None:
+    flow: ulak.Flow[Any] = ulak.Flow.steps("many", ("go", lambda run: None))
+    with ulak.connect(redis_url, flows=[flow]) as engine, redis.Redis.from_url(redis_url) as client:
+        engine.submit_many(flow, [None] * 50)
+        newest = engine.submit(flow)
+        since = newest.created_at
+        for span, jobs in (("submitted_since", 1), ("submitted_before", 50)):
+            client.config_resetstat()
+            assert len(engine.jobs(JobFilter(**{span: since}), limit=100)) == jobs
+            assert client.info("commandstats")["cmdstat_hvals"]["calls"] == jobs
 
 
 def test_jobs_and_records_share_their_connections(redis_url: str) -> None:

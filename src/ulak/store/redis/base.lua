@@ -1,6 +1,8 @@
 -- What every verb stands on: the row of a job, and the sets in which it is found. A row is the list
 -- of its columns as text, an absent one empty; `C` has the place of each, `COLUMNS` its name.
-local call, pack, null -- which a library has not got while it is loaded
+-- What a library has not got while it is loaded. `call` looks first whether a set is to be written;
+-- `plain` does not, for keys that are none.
+local call, plain, pack, null
 local U, V = {}, {}
 local now, now_text
 -- What one call remembers, and how each part of it is forgotten before the next.
@@ -34,7 +36,7 @@ function U.flow(flow)
 end
 
 local function send(words)
-  if #words > 2 then redis.call(unpack(words)) end
+  if #words > 2 then plain(unpack(words)) end
   return {words[1], words[2]}
 end
 
@@ -55,7 +57,7 @@ end
 
 function U.call(command, key, ...)
   if ranks[key] then write_ranks(key) end
-  return redis.call(command, key, ...)
+  return plain(command, key, ...)
 end
 
 -- Give a member of a sorted set its score, or none.
@@ -77,10 +79,10 @@ function U.key(kind, row) return U.flow(row[C.flow]) .. ':' .. kind .. ':' .. ro
 -- A small hash is a list, in the order in which its fields were first written: that of `COLUMNS`. To
 -- look up each of them there would take three times as long.
 local function load(key)
-  local encoding = call('OBJECT', 'ENCODING', key)
-  if encoding == 'listpack' then return call('HVALS', key) end
+  local encoding = plain('OBJECT', 'ENCODING', key)
+  if encoding == 'listpack' then return plain('HVALS', key) end
   if not encoding then return nil end
-  return call('HMGET', key, unpack(COLUMNS))
+  return plain('HMGET', key, unpack(COLUMNS))
 end
 
 function U.load(name) return load(name:sub(38) .. ':job:' .. name:sub(1, 36)) end
@@ -263,8 +265,15 @@ function U.put(row, old)
       words = words + 2
     end
   end
-  if words > 0 then call('HSET', U.key('job', row), unpack(changed, 1, words)) end
+  if words > 0 then plain('HSET', U.key('job', row), unpack(changed, 1, words)) end
   U.place(row, old)
+end
+
+-- Change one column of a job.
+function U.set(old, column, value)
+  local row = U.copy(old)
+  row[column] = value
+  U.put(row, old)
 end
 
 function U.note(actor, act, subject, note, details)
@@ -282,7 +291,7 @@ function U.is_in_trail(row, commit)
 end
 
 function U.append(row, event)
-  call('RPUSH', U.key('trail', row), event.line)
+  plain('RPUSH', U.key('trail', row), event.line)
   if event.proof then
     links[#links + 1] = {row[C.tenant], row[C.id], event.seq, event.proof}
   end

@@ -180,9 +180,7 @@ local function has_what_it_needs(row, name)
     U.pay(row)
     return true
   end
-  local parked = U.copy(row)
-  parked[C.parked_on] = lacks
-  U.put(parked, row)
+  U.set(row, C.parked_on, lacks)
   if lacks:sub(1, #ON_RATE) == ON_RATE then U.await_payment(row[C.rate]) end
   return false
 end
@@ -211,7 +209,7 @@ local function lease(old, name, request, claimed)
   if row[C.has_results] == '1' then
     claimed.results[#claimed.results + 1] = {n, call('HGETALL', U.key('results', row))}
   end
-  local payload = call('HMGET', U.key('payload', row), 'data', 'schema', 'trace')
+  local payload = plain('HMGET', U.key('payload', row), 'data', 'schema', 'trace')
   row[#row + 1], row[#row + 2] = payload[2], payload[3]
   claimed.rows[n], claimed.data[n], claimed.sizes[n] = row, payload[1], #payload[1]
   claimed.size = claimed.size + #payload[1]

@@ -46,6 +46,8 @@ local function write(job)
   local row = job.row
   U.put(row)
   U.rank('ulak:jobs', U.name(row), '0')
+  -- An id that is no UUIDv7 does not tell when its job was submitted.
+  if row[C.id]:sub(15, 15) ~= '7' then U.rank('ulak:unordered', U.name(row), row[C.created_at]) end
   if not known[row[C.flow]] then
     known[row[C.flow]] = true
     call('SADD', 'ulak:flows', row[C.flow])

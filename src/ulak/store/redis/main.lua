@@ -2,11 +2,11 @@
 -- clock was given, where to ring and by whom.
 redis.register_function(FUNCTION, function(_, args)
   local verb, packed, count, given, channel, me = unpack(args)
-  call, pack, null = U.call, cmsgpack.pack, cjson.null
+  call, plain, pack, null = U.call, redis.call, cmsgpack.pack, cjson.null
   for _, reset in ipairs(resets) do reset() end
   now_text = given
   if now_text == '' then
-    local time = redis.call('TIME')
+    local time = plain('TIME')
     now_text = U.text(time[1] * 1000000 + time[2])
   end
   now = tonumber(now_text)

@@ -147,8 +147,7 @@ class RedisOutbox(RedisControl):
         return bool(self.call("discard", delivery_of(row), *said, kind="redrive"))
 
     def expire_messages(self, limit: int) -> int:
-        removed: int = self.call("expire", limit, KEPT_US, kind="sweep")
-        return removed
+        return int(self.call("expire", limit, KEPT_US, kind="sweep"))
 
     def scan_messages(self, job_id: bytes) -> list[OutboxRow]:
         rows = _read_all(self.call("messages_of", to_text(job_id)))

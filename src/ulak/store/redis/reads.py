@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import count, islice, repeat
+from operator import itemgetter
 from typing import Any
 from urllib.parse import unquote
 
@@ -25,7 +28,7 @@ from ulak.core.bounds import short_key
 from ulak.core.change import Change
 from ulak.core.intake import PRIORITIES
 from ulak.core.job import Event, JobRow, Payload, Request, Result
-from ulak.ids import find_range, to_text
+from ulak.ids import find_range, first_id, is_time_ordered, to_text
 from ulak.store.batches import FIRST_HASH, linked
 from ulak.store.operators import Table
 from ulak.store.protocol import (
@@ -36,7 +39,7 @@ from ulak.store.protocol import (
     ProofRow,
     WorkerRow,
 )
-from ulak.store.protocol.filters import UNREMARKABLE, matcher
+from ulak.store.protocol.filters import UNREMARKABLE, find_terms, matcher
 from ulak.store.redis.base import MOST_READ
 from ulak.store.redis.outbox import RedisOutbox
 from ulak.store.redis.scripts import MOST_CHANGED
@@ -54,6 +57,9 @@ from ulak.store.redis.values import (
     write_change,
 )
 
+UNORDERED = "ulak:unordered"
+LAST = "~"
+"""Stands after every id, and after every name that begins with one."""
 WORKERS = Table("workers", WorkerRow)
 # So many names of an index are read at once.
 MOST_NAMED = 50_000
@@ -121,19 +127,21 @@ class RedisReads(RedisOutbox):
     def list_jobs(
         self, where: JobFilter, *, after: bytes | None = None, limit: int = 100
     ) -> list[JobRow]:
-        found: list[JobRow] = []
-        for row in self._matching(where, after):
-            if len(found) >= limit:
-                break
-            found.append(row)
-        return found
+        return list(islice(self._matching(where, after, limit), limit))
 
     def count_jobs(self, where: JobFilter, *, after: bytes | None = None) -> int:
-        return sum(1 for _ in self._matching(where, after))
+        return sum(1 for _ in self._matching(where, after, MOST_READ))
 
-    def _matching(self, where: JobFilter, after: bytes | None) -> Iterator[JobRow]:
+    def _matching(self, where: JobFilter, after: bytes | None, first: int) -> Iterator[JobRow]:
+        """Read jobs until nobody asks for more: `first` at first, then the more, the more do not
+        match."""
         names = self._named(where)
-        rows = self._downward(where, after) if names is None else self._loaded(names, after)
+        sizes = (min(first << n, MOST_READ) for n in count())
+        rows = (
+            self._downward(where, after, sizes)
+            if names is None
+            else self._loaded(names, after, sizes)
+        )
         return filter(matcher(where), rows)
 
     def _named(self, where: JobFilter) -> list[str] | None:
@@ -147,30 +155,52 @@ class RedisReads(RedisOutbox):
             found = self.call("with_role", where.role, where.flow or "", MOST_NAMED)
         return None if found is None else [name.decode() for name in found]
 
-    def _loaded(self, names: list[str], after: bytes | None) -> Iterator[JobRow]:
-        last = "~" if after is None else to_text(after)
-        below = sorted((name for name in names if name[:36] < last), reverse=True)
-        for start in range(0, len(below), MOST_READ):
-            rows = self.call("load_all", below[start : start + MOST_READ])
+    def _loaded(
+        self, names: list[str], after: bytes | None, sizes: Iterator[int]
+    ) -> Iterator[JobRow]:
+        last = LAST if after is None else to_text(after)
+        below = iter(sorted((name for name in names if name[:36] < last), reverse=True))
+        while page := list(islice(below, next(sizes))):
+            rows = self.call("load_all", page)
             yield from (read_row(row) for row in rows if row is not None)
 
-    def _downward(self, where: JobFilter, after: bytes | None) -> Iterator[JobRow]:
-        """Read jobs from the newest on, or those of a range of ids."""
-        least, upto = "-", "+" if after is None else f"({to_text(after)}"
+    def _downward(
+        self, where: JobFilter, after: bytes | None, sizes: Iterator[int]
+    ) -> Iterator[JobRow]:
+        """Read jobs from the newest on, or those of a range of ids or of times."""
         if where.id_prefix is not None:
             first, last = find_range(where.id_prefix)
-            least = f"[{to_text(first)}"
-            if after is None or last < after:
-                upto = f"[{to_text(last)}:\U0010ffff"
-        while page := self._page(least, upto, MOST_READ, is_down=True):
+            return self._between(to_text(first), to_text(last) + LAST, after, sizes)
+        span = {t.operator: t.value for t in find_terms(where) if t.column == "created_at"}
+        if not span:
+            return self._between("", LAST, after, sizes)
+        since, before = span.get(">="), span.get("<")
+        bounds = ("-inf" if since is None else since, "+inf" if before is None else f"({before}")
+        # Ids that tell no time have an index by it.
+        names = [name.decode() for name in self.do("ZRANGEBYSCORE", UNORDERED, *bounds)]
+        ordered = self._between(
+            "" if since is None else to_text(first_id(since)),
+            LAST if before is None else to_text(first_id(before)), after, sizes,
+        )  # fmt: skip
+        return merge(
+            (row for row in ordered if is_time_ordered(row.id)),
+            self._loaded(names, after, repeat(MOST_READ)),
+            key=itemgetter(0), reverse=True,
+        )  # fmt: skip
+
+    def _between(
+        self, first: str, end: str, after: bytes | None, sizes: Iterator[int]
+    ) -> Iterator[JobRow]:
+        below = end if after is None else min(end, to_text(after))
+        while page := self._page(f"[{first}", f"({below}", next(sizes), is_down=True):
             yield from page
-            upto = f"({to_text(page[-1].id)}"
+            below = to_text(page[-1].id)
 
     def _page(self, least: str, upto: str, limit: int, *, is_down: bool) -> list[JobRow]:
         return [read_row(row) for row in self.call("page", least, upto, limit, is_down) if row]
 
     def scan_jobs(self, *, after: bytes = b"", limit: int = 1000) -> list[JobRow]:
-        least = f"({to_text(after)}:\U0010ffff" if after else "-"
+        least = f"({to_text(after)}{LAST}" if after else "-"
         return self._page(least, "+", limit, is_down=False)
 
     def ended(

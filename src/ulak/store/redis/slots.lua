@@ -111,12 +111,7 @@ end
 function U.pass_on(on, places)
   if places <= 0 then return 0 end
   local names = call('ZRANGE', 'ulak:parked:' .. on, 0, places - 1)
-  for _, name in ipairs(names) do
-    local old = U.load(name)
-    local row = U.copy(old)
-    row[C.parked_on] = ''
-    U.put(row, old)
-  end
+  for _, name in ipairs(names) do U.set(U.load(name), C.parked_on, '') end
   return #names
 end
 

@@ -250,14 +250,12 @@ class RedisStore(RedisReads, RecordVerbs):
     # Upkeep ----------------------------------------------------------------------
 
     def unpark(self, limit: int) -> int:
-        unparked: int
         unparked, after = self.call("unpark", limit, self._parked_after, kind="unpark")
         self._parked_after = after.decode()
-        return unparked
+        return int(unparked)
 
     def sweep(self, limit: int) -> int:
-        swept: int = self.call("sweep", limit, kind="sweep")
-        return swept
+        return int(self.call("sweep", limit, kind="sweep"))
 
     def fold_counts(self) -> None:
         """Nothing to do: the sums themselves are kept."""

@@ -5,18 +5,13 @@ function V.request(id, field, request)
   if not old then return 0 end
   local key = U.key('requests', old)
   call('HSETNX', key, field, request)
-  local row = U.copy(old)
-  row[C.requests] = U.text(call('HLEN', key))
-  U.put(row, old)
-  return row[C.leased_by] == '' and 0 or 1
+  U.set(old, C.requests, U.text(call('HLEN', key)))
+  return old[C.leased_by] == '' and 0 or 1
 end
 
 function V.dismiss(id, answers)
   local old = U.find(id)
-  if not old then return end
-  local row = U.copy(old)
-  row[C.requests] = U.settle(old, answers)
-  U.put(row, old)
+  if old then U.set(old, C.requests, U.settle(old, answers)) end
 end
 
 function V.report(progress)
@@ -211,6 +206,7 @@ local function forget(row)
   call('ZREM', 'ulak:keyed', row[C.dedup_key] .. '\0' .. name)
   U.place(nil, row)
   call('ZREM', 'ulak:jobs', name)
+  call('ZREM', 'ulak:unordered', name)
   call('DEL', 'ulak:ticked:' .. id, 'ulak:outbox:' .. id)
   for _, kind in ipairs({'job', 'payload', 'trail', 'results', 'requests', 'owners'}) do
     call('DEL', U.key(kind, row))
