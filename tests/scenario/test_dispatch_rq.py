@@ -164,8 +164,10 @@ def test_a_message_that_rq_has_dropped_half_way_is_sent_again(
 
 
 def test_a_paused_job_is_not_rung_for_until_it_is_resumed(
-    engine: Engine, flow: Flow[str], dispatch: Dispatch, client: redis.Redis
-) -> None:
+    engine: Engine, flow: Flow[str], dispatch: Dispatch, client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(rings, "GRACE_S", 0.5)
     cards: Flow[None] = Flow("cards", Lifecycle("new", {"new": ["sent"]}, done="sent"))
     cards.stage("new", queue="post")(lambda run: None)
     engine.add(cards)

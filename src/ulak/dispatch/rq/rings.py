@@ -37,8 +37,8 @@ RUN: Final = "ulak.dispatch.rq.run"
 """What a message calls."""
 SWEEP_EVERY_S: Final = 1.0
 # As long as a forked work-horse may take to load a program and lease its job; a guess. A message
-# that comes twice costs a fork.
-GRACE_S: Final = 5.0
+# that comes twice costs that once more.
+GRACE_S: Final = 15.0
 UNDER_WAY_US: Final = SECOND
 """So long the ring of a commit may be on its way."""
 HURRY_S: Final = 0.05
@@ -234,9 +234,9 @@ class Dispatch:
                     continue
                 version, ring_at = before.get(job_id, (-1, 0.0))
                 if version != row.version:
-                    # One that RQ has just handed to a worker is about to be leased.
+                    # One that RQ has handed to a worker is about to be leased, unless it has died.
                     status = self._client.hget(f"rq:job:{job_id}", "status")
-                    ring_at = now + (GRACE_S if status in _LIVE else 0)
+                    ring_at = now + (GRACE_S if status in _LIVE and not row.lapsed else 0)
                 if now >= ring_at:
                     self._send(job_id, lane)
                     ring_at = now + GRACE_S

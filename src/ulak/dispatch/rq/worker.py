@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Final, NoReturn
@@ -26,12 +26,14 @@ from rq.worker_registration import register
 
 from ulak import wiring
 from ulak.control.process_metrics import make_process_id
+from ulak.core.acts import can_be_taken
 from ulak.dispatch.rq.rings import Dispatch
 from ulak.engine.engine import Engine
 from ulak.engine.ports import WorkerSettings
 from ulak.engine.worker import settle_in
 from ulak.errors import JobNotFound
 from ulak.idempotency import cleanup
+from ulak.ids import from_text
 from ulak.kit.commands.target import in_force, load
 from ulak.kit.processes import logs
 from ulak.kit.processes.running import count_and_publish, opened, queues_of
@@ -60,15 +62,19 @@ def run(job_id: str) -> str:
     message = rq.get_current_job()
     if message is None:
         raise RuntimeError("this is what a message of RQ calls; engine.worker().work_on runs a job")
-    with _hosting([message.origin], message.connection) as host:
-        return host.run(job_id)
+    with _program([message.origin], message.connection) as (engine, settings):
+        row = engine.store.find_job(from_text(job_id))
+        if row is None or not can_be_taken(row, engine.store.clock.now()):
+            return GONE if row is None else row.state
+        with closing(Host(engine, settings)) as host:
+            return host.run(job_id)
 
 
 class Host:
     """A worker of the engine on a loop of its own, which is told which jobs to run."""
 
     def __init__(self, engine: Engine, settings: WorkerSettings) -> None:
-        self.engine = engine
+        self._engine = engine
         self._worker = engine.worker(settings)
         self._is_ready: Future[asyncio.AbstractEventLoop] = Future()
         self._asked: asyncio.Queue[tuple[str, Future[None]] | None] = asyncio.Queue()
@@ -89,7 +95,7 @@ class Host:
         self._loop.call_soon_threadsafe(self._asked.put_nowait, (job_id, answer))
         try:
             answer.result()
-            return self.engine.get(job_id).state
+            return self._engine.get(job_id).state
         except JobNotFound:
             return GONE
         except JobTimeoutException:
@@ -130,8 +136,10 @@ _HOST: ContextVar[Host | None] = ContextVar("ulak-rq-host", default=None)
 
 
 @contextmanager
-def _hosting(queues: Sequence[str], connection: redis.Redis) -> Iterator[Host]:
-    """Load the program of this process, by its settings, and open a worker of these queues."""
+def _program(
+    queues: Sequence[str], connection: redis.Redis
+) -> Iterator[tuple[Engine, WorkerSettings]]:
+    """Load and open the program of this process, by its settings, for a worker of these queues."""
     found = in_force(None)
     engine = load(found)
     cleanup.attach(engine, wiring.idempotency_settings())
@@ -148,11 +156,7 @@ def _hosting(queues: Sequence[str], connection: redis.Redis) -> Iterator[Host]:
             settings = replace(settings, lease=apart.lease)
     with opened([engine]), dispatch:
         start(engine, None)
-        host = Host(engine, settings)
-        try:
-            yield host
-        finally:
-            host.close()
+        yield engine, settings
 
 
 class Worker(rq.Worker):
@@ -232,10 +236,12 @@ class Worker(rq.Worker):
         self._is_horse = True
         status = 1
         try:
-            with _hosting(self.queue_names(), self.connection) as host:
-                _HOST.set(host)
-                with count_and_publish(host.engine, process=make_process_id()):
-                    self._run_messages(line, host)
+            with (
+                _program(self.queue_names(), self.connection) as (engine, settings),
+                count_and_publish(engine, process=make_process_id()),
+                closing(Host(engine, settings)) as host,
+            ):
+                self._run_messages(line, host)
             status = 0
         except BaseException as error:  # noqa: BLE001 - the end of a process: nothing is above
             sys.stderr.write(f"ulak: the work-horse ends: {error}\n")
@@ -243,6 +249,7 @@ class Worker(rq.Worker):
         os._exit(status)
 
     def _run_messages(self, line: socket.socket, host: Host) -> None:
+        _HOST.set(host)
         line.sendall(b"r")
         with line.makefile() as messages:
             for words in messages:
