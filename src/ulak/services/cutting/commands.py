@@ -13,7 +13,6 @@ from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from pydantic import ValidationError
 
 from ulak.errors import BadInput
 from ulak.kit import read_json
@@ -30,7 +29,7 @@ from ulak.kit.commands import (
     some,
     time_bar,
 )
-from ulak.kit.config_files import list_problems
+from ulak.kit.config_files import ConfigFile
 from ulak.kit.files import write_atomically
 from ulak.kit.processes import Work, run
 from ulak.kit.texts import exact
@@ -196,7 +195,9 @@ def optimise(
     if svg is not None:
         svg.mkdir(parents=True, exist_ok=True)
     changes: dict[str, Any] = {name: exact(mm) for name, mm in sizes.items() if mm is not None}
-    found = _read_rules(rules)
+    found = Rules.model_validate(DEFAULT_RULES)
+    if rules is not None:
+        found = ConfigFile(rules, Rules, invalid=BadInput, unavailable=BadInput).read()
     body = _read_order(order, part_type=part_type, material_code=material, band=band)
     try:
         if stock := [read_stock(text) for text in plate or ()]:
@@ -305,16 +306,6 @@ def bench(
 def _refuse_one_stage(stages: int) -> None:
     if stages == 1:
         raise BadInput("--stages cannot be 1: a plan has 2 or 3, and 0 is any number")
-
-
-def _read_rules(path: Path | None) -> Rules:
-    try:
-        values = DEFAULT_RULES if path is None else read_json(path.read_text("utf-8"))
-        return Rules.model_validate(values)
-    except ValidationError as error:
-        raise BadInput(f"{path}: {'; '.join(list_problems(error))}") from None
-    except ValueError as error:
-        raise BadInput(f"{path} is no JSON: {error}") from None
 
 
 def _read_order(path: Path, **more: str) -> dict[str, Any]:

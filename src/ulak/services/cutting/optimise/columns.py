@@ -32,14 +32,14 @@ class Pattern(NamedTuple):
 
 
 def cover(
-    counts: Sequence[int], problem: Problem, plate: Plate, is_over: Callable[[], bool]
+    counts: Sequence[int], problem: Problem, start: Sequence[Layout], is_over: Callable[[], bool]
 ) -> tuple[list[Layout], list[int], int]:
     """Return layouts of most of the pieces, how many of each part are left, and how few sheets all
-    of them may take by the linear program."""
+    of them may take by the linear program. `start` has all of them, on equal plates."""
     demands = {number: n for number, n in enumerate(counts) if n}
     program, patterns = _Program(list(demands.values())), list[Pattern]()
-    pricers = [_Pricer(problem, plate, axis, list(demands)) for axis in problem.axes]
-    found = [_single(problem, plate, number) for number in demands]
+    pricers = [_Pricer(problem, start[0].plate, axis, list(demands)) for axis in problem.axes]
+    found = [*{frozenset(each.counts.items()): each for each in map(_count, start)}.values()]
     while True:
         for pattern in found:
             patterns.append(pattern)
@@ -85,15 +85,8 @@ def _without_surplus(layout: Layout, left: list[int]) -> Layout:
     return layout._replace(strips=[strip for strip in strips if strip])
 
 
-def _single(problem: Problem, plate: Plate, number: int) -> Pattern:
-    """Return a pattern of one part alone."""
-    pose = next(filter(plate.holds, problem.parts[number].poses))
-    axis, kerf = problem.axes[0], problem.kerf
-    across, along = (
-        (plate.usable[way] + kerf) // (pose.extents[way] + kerf) for way in (1 - axis, axis)
-    )
-    strips = [[[Placed(number, pose)] for _ in range(across)] for _ in range(along)]
-    return Pattern(Layout(plate, axis, strips), Counter({number: across * along}))
+def _count(layout: Layout) -> Pattern:
+    return Pattern(layout, Counter(placed.part for placed in layout.parts))
 
 
 class _Program:
@@ -158,7 +151,7 @@ class _Pricer:
             for n in chosen
         ]
         layout = Layout(self._plate, self._axis, strips)
-        return Pattern(layout, Counter(placed.part for placed in layout.parts))
+        return _count(layout)
 
     def _read_column(self, stacked: np.ndarray, entry: int, level: int) -> Column:
         found = Column()

@@ -67,8 +67,6 @@ class Improvement:
             self._use_cheaper_plates()
         self._enlarge_rest()
 
-    # --- equal plates ------------------------------------------------------------------
-
     def _use_fewer(self, plate: Plate, until: float) -> None:
         """Use fewer sheets, where all of them are equal."""
         bound = find_bound(replace(self._problem, plates=(plate,)))
@@ -85,7 +83,7 @@ class Improvement:
         begin = self._clock.share
         ends = begin + (until - begin) / 2
         whole, left, bound = cover(
-            self._counts, self._problem, plate, lambda: self._clock.share >= ends
+            self._counts, self._problem, self._best, lambda: self._clock.share >= ends
         )
         rest = pack(left, self._problem, plate) if any(left) else []
         self._take([*whole, *rest], "columns")
@@ -130,8 +128,6 @@ class Improvement:
             chosen.append(n)
         return chosen
 
-    # --- several plates ----------------------------------------------------------------
-
     def _try_plates(self) -> None:
         """Use each endless plate alone, in turn, if it holds everything."""
         able = [
@@ -173,8 +169,6 @@ class Improvement:
                 return True
         return False
 
-    # --- the rest of the last sheet ----------------------------------------------------
-
     def _enlarge_rest(self) -> None:
         """Use one sheet as little as can be, so that its rest is worth keeping."""
         least = min(range(len(self._best)), key=lambda n: self._best[n].area)
@@ -193,8 +187,6 @@ class Improvement:
                 self._take([*kept, *layouts], "search")
             else:
                 share /= 2
-
-    # --- what all of them need ---------------------------------------------------------
 
     def _place(
         self, counts: Sequence[int], plates: Sequence[Plate], axes: Sequence[int], passed: Passed
