@@ -9,7 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from ulak.services.cutting.optimise.columns import cover
-from ulak.services.cutting.optimise.layout import Layout, Problem, find_bound
+from ulak.services.cutting.optimise.layout import Layout, Problem, find_bound, find_depth
 from ulak.services.cutting.optimise.model import Plate
 from ulak.services.cutting.optimise.packing import pack
 from ulak.services.cutting.optimise.search import Search
@@ -180,8 +180,8 @@ class Improvement:
         while self._clock.share < ends and share > 0.005:
             plates = [each.plate for each in layouts]
             search = Search(self._problem, counts, plates, axis, next(self._seeds))
-            search.place(layouts)
-            search.narrow_last(share)
+            used = find_depth(layouts[-1], self._problem.kerf)
+            search.narrow_last(used - max(1, int(used * share)))
             if found := self._cool([search], self._count_rounds(WINDOW_ROUNDS // 4)):
                 layouts = found
                 self._take([*kept, *layouts], "search")

@@ -186,6 +186,11 @@ def _measure(content: Content, axis: int, kerf: int) -> Pair:
     return _pair(axis, along, max(extents[1 - axis] for extents in inner))
 
 
+def find_depth(layout: Layout, kerf: int) -> int:
+    """Return how far the strips of a layout reach, with a kerf behind each."""
+    return _measure(layout.strips, layout.axis, kerf)[layout.axis] + kerf
+
+
 def _pair(axis: int, along: int, across: int) -> Pair:
     return (along, across) if axis == X else (across, along)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import count
 from typing import Final
 
 import numpy as np
@@ -77,33 +76,9 @@ class Search:
         done: int = anneal(self._places, self._facts, self._kept, self._random, rounds, temperature)
         return done
 
-    def place(self, layouts: Sequence[Layout]) -> None:
-        """Begin with layouts of the same axis, one for each of the first plates."""
-        pieces, columns, strips, *_ = self._places
-        rows: dict[int, list[int]] = defaultdict(list)
-        for row, part in enumerate(self._parts):
-            rows[part.number].append(row)
-        free_strips, free_columns = count(), count()
-        for sheet, layout in enumerate(layouts):
-            for content in layout.strips:
-                strip = next(free_strips)
-                strips[strip, OUTER] = sheet
-                for parts in content:
-                    column = next(free_columns)
-                    columns[column, OUTER] = strip
-                    for placed in parts:
-                        row = rows[placed.part].pop()
-                        pieces[row] = column, self._parts[row].poses.index(placed.pose)
-        measure(self._places, self._facts)
-
-    def narrow_last(self, share: float) -> None:
-        """Let less of the last sheet be used, along the axis of its strips, by a share of what is
-        used now; what has lain on it is taken off."""
-        pieces, columns, strips, used, _ = self._places
-        self._facts.full[-1, 1] = used[-1] - max(1, int(used[-1] * share))
-        on_last = strips[columns[pieces[:, OUTER], OUTER], OUTER] == len(used) - 1
-        pieces[on_last, OUTER] = FREE
-        measure(self._places, self._facts)
+    def narrow_last(self, most: int) -> None:
+        """Let the strips of the last sheet reach only so far."""
+        self._facts.full[-1, 1] = most
 
     def read_layouts(self) -> list[Layout]:
         """Return what lies on each plate that is used."""
