@@ -21,10 +21,10 @@ EXCEPTIONS: Final = Path(__file__).with_name("exceptions.txt")
 PUBLIC: Final = (
     "ulak", "ulak.errors", "ulak.service", "ulak.kit", "ulak.kit.commands", "ulak.kit.clock",
     "ulak.kit.ids", "ulak.kit.bodies", "ulak.kit.breakers", "ulak.kit.config_files",
-    "ulak.kit.files", "ulak.kit.logins", "ulak.kit.pages", "ulak.kit.processes",
-    "ulak.kit.programs", "ulak.kit.addresses", "ulak.kit.sealing", "ulak.kit.texts",
-    "ulak.kit.threads", "ulak.kit.workbooks", "ulak.kit.xml", "ulak.web", "ulak.control",
-    "ulak.tables", "ulak.artifacts", "ulak.idempotency", "ulak.auth", "ulak.render",
+    "ulak.kit.drawings", "ulak.kit.files", "ulak.kit.logins", "ulak.kit.pages",
+    "ulak.kit.processes", "ulak.kit.programs", "ulak.kit.addresses", "ulak.kit.sealing",
+    "ulak.kit.texts", "ulak.kit.threads", "ulak.kit.workbooks", "ulak.kit.xml", "ulak.web",
+    "ulak.control", "ulak.tables", "ulak.artifacts", "ulak.idempotency", "ulak.auth", "ulak.render",
     "ulak.settings",
 )  # fmt: skip
 """What a service may import; docs/design.md, section 4. Some of these are still to come."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
-__all__ = ["exact", "must_be_writable", "number_text", "read_number"]
+__all__ = [
+    "exact", "must_be_writable", "number_text", "printable", "range_text", "read_number",
+]  # fmt: skip
 
 # What XML 1.0 has no place for, which workbooks are made of; PostgreSQL has none for NUL.
 _UNWRITABLE: Final = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
@@ -22,6 +25,12 @@ def must_be_writable(text: str) -> str:
     if found := _UNWRITABLE.search(text):
         raise ValueError(f"it holds the character U+{ord(found[0]):04X}, which no file can keep")
     return text
+
+
+def printable(text: str) -> str:
+    """Return a text for people: a space in the place of every other white space, and U+FFFD in that
+    of every other character that is not to be seen."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
 
 
 def exact(value: float) -> Decimal:
@@ -44,3 +53,14 @@ def read_number(value: object) -> Decimal | None:
     except InvalidOperation:
         return None
     return number if number.is_finite() and -(10**9) < number < 10**9 else None
+
+
+def range_text(numbers: Iterable[int]) -> str:
+    """Return ascending numbers as people write them: `1-3, 7`."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1][1:] = [number]
+        else:
+            spans.append([number])
+    return ", ".join("-".join(map(str, span)) for span in spans)

@@ -15,8 +15,9 @@ from ulak.cli import main
 from ulak.errors import NotFound
 from ulak.services.cutting import flow
 from ulak.services.cutting.offcuts import Offcut
-from ulak.services.cutting.optimise.document import BadPlan, StoredPlan, read_plan
+from ulak.services.cutting.optimise.document import read_sheets
 from ulak.services.cutting.optimise.reading import make_order
+from ulak.services.cutting.optimise.verify import BadPlan, StoredSheet
 
 LARGE = make_part(length_cm=270, width_cm=100, quantity=1)
 """It leaves more than half of a plate."""
@@ -37,10 +38,10 @@ def cut(desk: Desk, part: dict[str, Any], **changes: Any) -> str:
     return id
 
 
-def read(desk: Desk, id: str) -> StoredPlan:
+def read(desk: Desk, id: str) -> list[StoredSheet]:
     (batch,) = desk.cutting.jobs._records.read_batches(id)
     assert batch.plan_path
-    return read_plan(batch.plan_path.read_bytes())
+    return read_sheets(batch.plan_path.read_bytes())
 
 
 def there(desk: Desk) -> list[Offcut]:
@@ -55,7 +56,7 @@ def test_what_an_order_leaves_is_cut_before_a_new_plate(desk: Desk) -> None:
     assert rest.promised_to is None
 
     second = cut(desk, SMALL)
-    (sheet,) = read(desk, second).sheets
+    (sheet,) = read(desk, second)
     assert sheet.name == f"offcut {rest.id}"
     assert sheet.size == (Decimal(rest.width_mm) * 100, Decimal(rest.height_mm) * 100)
     left = there(desk)
@@ -71,8 +72,7 @@ def test_an_order_that_is_done_twice_leaves_its_rests_once(desk: Desk) -> None:
     found, records = there(desk), desk.cutting.jobs._records
     for id in (first, second):
         (batch,) = records.read_batches(id)
-        settings = records.get_order(id).settings
-        desk.cutting.offcuts.settle(id, {batch.batch: read(desk, id)}, settings)
+        desk.cutting.offcuts.settle(id, {batch.batch: read(desk, id)})
     assert there(desk) == found
 
 
@@ -98,10 +98,10 @@ def test_an_order_whose_plan_cannot_be_read_is_done_and_leaves_nothing(
 ) -> None:
     cut(desk, LARGE)
 
-    def fail(data: bytes) -> StoredPlan:
+    def fail(data: bytes) -> list[StoredSheet]:
         raise BadPlan("it is half a plan")
 
-    monkeypatch.setattr(flow, "read_stored", fail)
+    monkeypatch.setattr(flow, "read_sheets", fail)
     id = cut(desk, SMALL)
     assert "OFFCUTS_LOST" in list_events(desk, id)
     assert there(desk) == [], "what was promised may have been cut"

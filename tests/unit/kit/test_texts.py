@@ -4,7 +4,14 @@ from decimal import Decimal
 
 import pytest
 
-from ulak.kit.texts import exact, must_be_writable, number_text, read_number
+from ulak.kit.texts import (
+    exact,
+    must_be_writable,
+    number_text,
+    printable,
+    range_text,
+    read_number,
+)
 
 
 def test_a_text_of_any_language_is_writable() -> None:
@@ -16,6 +23,18 @@ def test_a_text_of_any_language_is_writable() -> None:
 def test_what_a_file_cannot_hold_is_named(bad: str) -> None:
     with pytest.raises(ValueError, match=rf"U\+{ord(bad):04X}"):
         must_be_writable(f"a{bad}b")
+
+
+def test_what_is_not_to_be_seen_has_a_stand_in() -> None:
+    assert printable("Ağaç\t<b>\n\x00\u202e\U0001f6aa") == "Ağaç <b> \ufffd\ufffd\U0001f6aa"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [([], ""), ([3], "3"), ([1, 2, 3, 7], "1-3, 7"), ([1, 3, 4, 6, 7, 8], "1, 3-4, 6-8")],
+)
+def test_numbers_in_a_row_are_a_range(numbers: list[int], text: str) -> None:
+    assert range_text(numbers) == text
 
 
 def test_a_number_is_exactly_what_was_written() -> None:

@@ -10,6 +10,7 @@ from ulak.kit.commands.output import (
     print_list,
     print_table,
     some,
+    time_bar,
     when,
 )
 from ulak.kit.commands.target import (
@@ -38,5 +39,6 @@ __all__ = [
     "print_table",
     "reading",
     "some",
+    "time_bar",
     "when",
 ]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -58,6 +60,35 @@ def say(message: str) -> None:
 def note(message: str) -> None:
     """Say something on stderr that is no error and no answer."""
     print(f"note: {one_line(message)}", file=sys.stderr)
+
+
+@contextmanager
+def time_bar(title: str, seconds: float) -> Iterator[Callable[[str], None]]:
+    """Show on stderr how much of its time some work has spent: on a terminal as a bar.
+
+    Yields a function by which the work says how far it is: beside the bar, and elsewhere as a line.
+    """
+    from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColumn
+    from rich.progress_bar import ProgressBar
+
+    class TimeBar(BarColumn):
+        def render(self, task: Task) -> ProgressBar:
+            task.completed = min(task.elapsed or 0.0, seconds)
+            return super().render(task)
+
+    began = time.monotonic()
+
+    def write(text: str) -> None:
+        passed_s = time.monotonic() - began
+        print(f"{title}: {one_line(text)}, after {passed_s:.1f} s", file=sys.stderr, flush=True)
+
+    if not sys.stderr.isatty():
+        yield write
+        return
+    columns = TextColumn("{task.description}", markup=False), TimeBar(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True)) as shown:
+        task = shown.add_task(title, total=seconds)
+        yield lambda text: shown.update(task, description=f"{title}: {one_line(text)}")
 
 
 def print_json(document: Any) -> None:

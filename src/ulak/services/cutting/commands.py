@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from decimal import Decimal
 from functools import partial
@@ -15,10 +13,6 @@ from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from pydantic import ValidationError
-from rich.console import Console
-from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColumn
-from rich.progress_bar import ProgressBar
 
 from ulak.errors import BadInput
 from ulak.kit import read_json
@@ -33,8 +27,9 @@ from ulak.kit.commands import (
     print_json,
     print_table,
     some,
+    time_bar,
 )
-from ulak.kit.config_files import list_problems
+from ulak.kit.config_files import ConfigFile
 from ulak.kit.files import write_atomically
 from ulak.kit.processes import Work, run
 from ulak.kit.texts import exact
@@ -49,6 +44,18 @@ from ulak.services.cutting.saw import Manner, Saw
 
 if TYPE_CHECKING:
     from ulak.services.cutting.optimise.model import Plan
+    from ulak.services.cutting.optimise.report import Batch
+
+PartTypeOption = Annotated[
+    str, typer.Option(help="Of a spreadsheet: GOVDE, or ARKALIK for back panels.")
+]
+MaterialOption = Annotated[str, typer.Option(help="Of a spreadsheet: the code of the material.")]
+BandOption = Annotated[
+    str, typer.Option(help="Of a spreadsheet: the band of an edge that is marked.")
+]
+SecondsOption = Annotated[float, typer.Option(min=0.01, max=3600, help="For each plan.")]
+SeedOption = Annotated[int, typer.Option(help="Draws what it does; the same again.")]
+StagesOption = Annotated[int, typer.Option(min=0, max=3, help="2 or 3; 0 is any number.")]
 
 group = typer.Typer(no_args_is_help=True, help="Orders for the panel saw.")
 
@@ -102,9 +109,9 @@ def intake(
     order: Annotated[str, typer.Argument(help="The id of the order.")],
     phone: Annotated[str, typer.Argument(help="The phone number of the customer.")],
     actor: ActorOption,
-    part_type: Annotated[str, typer.Option(help="GOVDE, or ARKALIK for back panels.")] = "GOVDE",
-    material: Annotated[str, typer.Option(help="The code of the material.")] = "",
-    band: Annotated[str, typer.Option(help="The band of an edge that is marked.")] = "1mm",
+    part_type: PartTypeOption = "GOVDE",
+    material: MaterialOption = "",
+    band: BandOption = "1mm",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print the order that was read, as JSON.")
     ] = False,
@@ -146,13 +153,7 @@ def offcuts(
     if as_json:
         print_json({"offcuts": found})
     else:
-        heads = [name.replace("_", " ") for name in Offcut._fields]
-        print_table(heads, ([_text(value) for value in row.values()] for row in found))
-
-
-SecondsOption = Annotated[float, typer.Option(min=0.01, max=3600, help="For each plan.")]
-SeedOption = Annotated[int, typer.Option(help="Draws what it does; the same again.")]
-StagesOption = Annotated[int, typer.Option(min=0, max=3, help="2 or 3; 0 is any number.")]
+        _print_rows(found, Offcut._fields)
 
 
 @group.command()
@@ -171,20 +172,19 @@ def optimise(
     kerf: Annotated[float | None, typer.Option(min=0, max=10, help="In mm.")] = None,
     trim: Annotated[float | None, typer.Option(min=0, max=1000, help="In mm.")] = None,
     stages: StagesOption = 3,
-    part_type: Annotated[str, typer.Option(help="GOVDE, or ARKALIK; of a spreadsheet.")] = "GOVDE",
-    material: Annotated[str, typer.Option(help="The code of the material; the same.")] = "",
-    band: Annotated[str, typer.Option(help="The band of an edge that is marked.")] = "1mm",
+    part_type: PartTypeOption = "GOVDE",
+    material: MaterialOption = "",
+    band: BandOption = "1mm",
     rules: Annotated[
         Path | None, typer.Option(help="A file rules.json; else the rules of a first start.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make the cutting plans of an order, without a job."""
-    from ulak.services.cutting.optimise import drawing, solver
-    from ulak.services.cutting.optimise.document import summarize, write_plan
+    from ulak.services.cutting.optimise import solver
     from ulak.services.cutting.optimise.model import Unsolvable
     from ulak.services.cutting.optimise.reading import read_orders, read_stock
-    from ulak.services.cutting.optimise.verify import find_faults
+    from ulak.services.cutting.optimise.report import Batch, make_report
 
     _refuse_one_stage(stages)
     sizes = {"kerf": kerf, "trim": trim}
@@ -195,7 +195,9 @@ def optimise(
     if svg is not None:
         svg.mkdir(parents=True, exist_ok=True)
     changes: dict[str, Any] = {name: exact(mm) for name, mm in sizes.items() if mm is not None}
-    found = _read_rules(rules)
+    found = Rules.model_validate(DEFAULT_RULES)
+    if rules is not None:
+        found = ConfigFile(rules, Rules, invalid=BadInput, unavailable=BadInput).read()
     body = _read_order(order, part_type=part_type, material_code=material, band=band)
     try:
         if stock := [read_stock(text) for text in plate or ()]:
@@ -206,30 +208,20 @@ def optimise(
         batches = []
         for mark, each in orders.items():
             changed = replace(each, stages=stages, **changes)
-            with _progress(mark, seconds) as tell:
-                plan = solver.solve(changed, seconds=seconds, seed=seed, on_better=tell)
-            batches.append(drawing.Batch(mark, changed, plan))
+            with time_bar(mark, seconds) as tell:
+                plan = solver.solve(
+                    changed, seconds=seconds, seed=seed, on_better=lambda p: tell(_describe(p))
+                )
+            batches.append(Batch(mark, changed, plan))
     except (HoldCode, Unsolvable, ValueError) as error:
         raise BadInput(f"{order}: {error}") from None
 
     lines = []
-    for mark, each, plan in batches:
-        data, figures = write_plan(each, plan), asdict(summarize(each, plan))
-        if faults := find_faults(each, data):
-            complain(f"{mark}: the plan is wrong and was not written: {faults[0]}")
-            raise typer.Exit(1)
-        name = output.stem if len(batches) == 1 else f"{output.stem}_{mark}"
-        path = output.with_name(f"{name}{output.suffix}")
-        write_atomically(path, data)
-        if svg is not None:
-            for pattern in drawing.list_patterns(each, plan):
-                picture = drawing.draw_sheet(each, pattern, title=mark)
-                write_atomically(svg / f"{name}_{pattern.number}.svg", picture.encode())
-        del figures["rests"]
-        numbers = {key: float(n) if isinstance(n, Decimal) else n for key, n in figures.items()}
-        lines.append({"batch": mark, "plan": str(path), **numbers})
+    for batch in batches:
+        name = output.stem if len(batches) == 1 else f"{output.stem}_{batch.title}"
+        lines.append(_write_batch(batch, output.with_name(f"{name}{output.suffix}"), svg))
     if report is not None:
-        write_atomically(report, drawing.make_job_report(batches, order.stem).encode())
+        write_atomically(report, make_report(batches, order.stem).encode())
     if as_json:
         print_json({"batches": lines})
     else:
@@ -237,9 +229,28 @@ def optimise(
             "batch", "sheets", "bound", "gap_percent", "waste_percent", "patterns", "cycles",
             "seconds", "plan",
         )  # fmt: skip
-        heads = [column.replace("_percent", " %") for column in columns]
-        rows = ([_text(line[column]) for column in columns] for line in lines)
-        print_table(heads, rows, keep=("plan",))
+        _print_rows(lines, columns, keep=("plan",))
+
+
+def _write_batch(batch: Batch, path: Path, svg: Path | None) -> dict[str, Any]:
+    """Write the plan of a batch and its drawings; return its figures."""
+    from ulak.services.cutting.optimise.document import list_patterns, summarize, write_plan
+    from ulak.services.cutting.optimise.drawing import draw_sheet
+    from ulak.services.cutting.optimise.verify import find_faults
+
+    mark, order, plan = batch
+    data, figures = write_plan(order, plan), asdict(summarize(order, plan))
+    if faults := find_faults(order, data):
+        complain(f"{mark}: the plan is wrong and was not written: {faults[0]}")
+        raise typer.Exit(1)
+    write_atomically(path, data)
+    if svg is not None:
+        for pattern in list_patterns(order, plan):
+            picture = draw_sheet(order, pattern, title=mark)
+            write_atomically(svg / f"{path.stem}_{pattern.number}.svg", picture.encode())
+    del figures["rests"]
+    numbers = {key: float(n) if isinstance(n, Decimal) else n for key, n in figures.items()}
+    return {"batch": mark, "plan": str(path), **numbers}
 
 
 @group.command()
@@ -253,9 +264,6 @@ def bench(
     first: Annotated[
         Literal["x", "y", "free"], typer.Option(help="The first cuts divide a plate along it.")
     ] = "free",
-    rectpack: Annotated[
-        bool, typer.Option("--rectpack", help="Compare with rectpack too, its best of 40 ways.")
-    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the optimiser on public instances; every plan is judged."""
@@ -270,14 +278,14 @@ def bench(
     )  # fmt: skip
     results = []
     for n, instance in enumerate(instances, 1):
-        results.append(benches.measure(instance, solve, with_rectpack=rectpack))
+        results.append(benches.measure(instance, solve))
         if sys.stderr.isatty():
             print(f"\r{n} of {len(instances)}", end="\n" * (n == len(instances)), file=sys.stderr)
     sums = list(benches.add_up(results))
     if as_json:
         options = {
             "folder": str(folder), "sample": sample, "seed": seed, "seconds": seconds,
-            "stages": stages, "rotate": rotate, "first": first, "rectpack": rectpack,
+            "stages": stages, "rotate": rotate, "first": first,
         }  # fmt: skip
         print_json({
             **benches.describe_machine(), "options": options,
@@ -285,14 +293,9 @@ def bench(
             "sums": [each.document() for each in sums],
         })  # fmt: skip
     else:
-        columns = (
-            "name", "sheets", "greedy", *["rectpack"] * rectpack, "area_bound", "best_known",
-            "gap_percent", "seconds",
-        )  # fmt: skip
-        names = {"name": "instance", "gap_percent": "gap %"}
-        heads = [names.get(column, column.replace("_", " ")) for column in columns]
+        columns = "sheets", "greedy", "area_bound", "best_known", "gap_percent", "seconds"
         rows = (each.document() for each in (*results, *sums))
-        print_table(heads, ([_text(row[column]) for column in columns] for row in rows))
+        _print_rows(({"instance": row["name"], **row} for row in rows), ("instance", *columns))
     wrong = [(each.name, fault) for each in results for fault in each.faults]
     for name, fault in wrong:
         complain(f"{name}: {fault}")
@@ -303,16 +306,6 @@ def bench(
 def _refuse_one_stage(stages: int) -> None:
     if stages == 1:
         raise BadInput("--stages cannot be 1: a plan has 2 or 3, and 0 is any number")
-
-
-def _read_rules(path: Path | None) -> Rules:
-    try:
-        values = DEFAULT_RULES if path is None else read_json(path.read_text("utf-8"))
-        return Rules.model_validate(values)
-    except ValidationError as error:
-        raise BadInput(f"{path}: {'; '.join(list_problems(error))}") from None
-    except ValueError as error:
-        raise BadInput(f"{path} is no JSON: {error}") from None
 
 
 def _read_order(path: Path, **more: str) -> dict[str, Any]:
@@ -329,34 +322,18 @@ def _read_order(path: Path, **more: str) -> dict[str, Any]:
     return said | body
 
 
-@contextmanager
-def _progress(title: str, seconds: float) -> Iterator[Callable[[Plan], None]]:
-    """Show on stderr how far a search is: on a terminal as a bar, elsewhere as lines. Return what
-    it calls with a better plan."""
-    began = time.monotonic()
+def _describe(plan: Plan) -> str:
+    above = len(plan.sheets) - plan.bound
+    gap = f"{above} above the bound" if above else "and no plan needs fewer"
+    return f"{some(len(plan.sheets), 'sheet')}, {gap}"
 
-    def describe(plan: Plan) -> str:
-        above = len(plan.sheets) - plan.bound
-        gap = f"{above} above the bound" if above else "and no plan needs fewer"
-        return f"{title}: {some(len(plan.sheets), 'sheet')}, {gap}"
 
-    def tell(plan: Plan) -> None:
-        passed_s = time.monotonic() - began
-        print(f"{describe(plan)}, after {passed_s:.1f} s", file=sys.stderr, flush=True)
-
-    if not sys.stderr.isatty():
-        yield tell
-        return
-
-    class TimeBar(BarColumn):
-        def render(self, task: Task) -> ProgressBar:
-            task.completed = min(task.elapsed or 0.0, seconds)
-            return super().render(task)
-
-    columns = TextColumn("{task.description}", markup=False), TimeBar(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True)) as shown:
-        task = shown.add_task(title, total=seconds)
-        yield lambda plan: shown.update(task, description=describe(plan))
+def _print_rows(
+    rows: Iterable[Mapping[str, object]], columns: Sequence[str], **options: Any
+) -> None:
+    """Print rows as a table of some of their columns."""
+    heads = [column.replace("_percent", " %").replace("_", " ") for column in columns]
+    print_table(heads, ([_text(row[column]) for column in columns] for row in rows), **options)
 
 
 def _text(value: object) -> str:

@@ -23,9 +23,9 @@ from ulak.kit.threads import until_stopped
 from ulak.services.cutting import FLOW
 from ulak.services.cutting.codes import ConfigUnavailable, CuttingError, HoldCode, PermanentError
 from ulak.services.cutting.delivery import ASIDE, INBOX, NOTES, WITHDRAWN, Deliveries, PlanFile
-from ulak.services.cutting.optimise.document import BadPlan, StoredPlan
-from ulak.services.cutting.optimise.document import read_plan as read_stored
+from ulak.services.cutting.optimise.document import read_sheets
 from ulak.services.cutting.optimise.model import CHECKPOINT
+from ulak.services.cutting.optimise.verify import BadPlan, StoredSheet
 from ulak.services.cutting.order import LARGEST_ORDER, Customers, parse_order, payload_hash
 from ulak.services.cutting.plans import (
     collect_plans,
@@ -259,16 +259,16 @@ class Stages:
         in the store."""
         with patience():
             order = self.records.get_order(run.job_id)
-            plans: dict[Batch, StoredPlan | None] = {}
+            plans: dict[Batch, Sequence[StoredSheet] | None] = {}
             if "offcuts" not in order.settings:
                 return
             for each in self.records.read_batches(run.job_id):
                 try:
-                    plans[each.batch] = read_stored((each.plan_path or Path()).read_bytes())
+                    plans[each.batch] = read_sheets((each.plan_path or Path()).read_bytes())
                 except (OSError, BadPlan) as error:  # it is cut: the order is done all the same
                     plans[each.batch] = None
                     run.note("cutting.offcuts-lost", mark=each.mark, reason=str(error))
-            self.records.offcuts.settle(run.job_id, plans, order.settings)
+            self.records.offcuts.settle(run.job_id, plans)
 
     async def _find_deadline(self, run: Run[Any], minutes: float) -> datetime:
         """Return when a job's state has lasted for so long: a restart changes nothing of it."""

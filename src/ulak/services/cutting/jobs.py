@@ -17,8 +17,8 @@ from ulak.services.cutting import FLOW, SCHEMA
 from ulak.services.cutting.codes import ConfigUnavailable, JobNotFound, Refused
 from ulak.services.cutting.delivery import Deliveries
 from ulak.services.cutting.flow import Stages, set_slots
-from ulak.services.cutting.optimise.drawing import make_job_report, read_batch
 from ulak.services.cutting.optimise.model import Unsolvable
+from ulak.services.cutting.optimise.report import make_report, read_batch
 from ulak.services.cutting.order import Customers
 from ulak.services.cutting.records import Records, StoredBatch
 from ulak.services.cutting.rules import Config
@@ -174,7 +174,7 @@ class Jobs:
             ]
         except (OSError, ValueError, Unsolvable) as error:
             raise NotFound(f"the plans of job {id} cannot be drawn: {error}") from None
-        return make_job_report(drawn, f"Order {self.get(id)['order_id']}")
+        return make_report(drawn, f"Order {self.get(id)['order_id']}")
 
     def merges(self, id: str) -> Documents:
         """Return which rows of an order an operator might have cut as one; nothing is merged.

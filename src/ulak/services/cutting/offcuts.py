@@ -7,14 +7,13 @@ own rests join. Width and height are those on the plate that an offcut was cut f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from ulak.errors import NotFound
-from ulak.services.cutting.optimise.document import StoredPlan
-from ulak.services.cutting.optimise.model import is_reusable, to_units
 from ulak.services.cutting.optimise.reading import OFFCUT
+from ulak.services.cutting.optimise.verify import StoredSheet
 from ulak.services.cutting.transform import Batch
 from ulak.tables import Tables
 
@@ -76,28 +75,24 @@ class Offcuts:
         """Free what a job was promised and has not used."""
         self._tables.write(_LET_GO, job_id)
 
-    def settle(
-        self, job_id: str, plans: Mapping[Batch, StoredPlan | None], settings: Mapping[str, Any]
-    ) -> None:
+    def settle(self, job_id: str, plans: Mapping[Batch, Sequence[StoredSheet] | None]) -> None:
         """Note what a job has used, free what it has not, and keep its own rests. Where a plan is
         not known any more, all that was promised counts as used. May be repeated: then nothing
         changes."""
-        length, width = (to_units(Decimal(side)) for side in settings["offcut_mm"])
         now, n = self._tables.now, 0
         with self._tables.writing() as connection:
             if None in plans.values():
                 self._tables.execute(connection, _ALL_USED, now, job_id)
-            for batch, plan in plans.items():
-                for sheet in plan.sheets if plan else ():
+            for batch, sheets in plans.items():
+                for sheet in sheets or ():
                     if sheet.name.startswith(OFFCUT):
                         number = int(sheet.name.removeprefix(OFFCUT))
                         self._tables.execute(connection, _USED, now, job_id, number)
-                    for piece in sheet.root.walk():
-                        if is_reusable(piece, (length, width)):
-                            n += 1
-                            sides = (str(Decimal(side) / 100) for side in piece.size)
-                            row = batch.material_code, batch.thickness, *sides, job_id, n, now
-                            self._tables.execute(connection, _KEEP, *row)
+                    for size in sheet.list_offcuts():
+                        n += 1
+                        sides = (str(Decimal(side) / 100) for side in size)
+                        row = batch.material_code, batch.thickness, *sides, job_id, n, now
+                        self._tables.execute(connection, _KEEP, *row)
             self._tables.execute(connection, _LET_GO, job_id)
 
     def remove(self, id: int) -> None:

@@ -15,7 +15,7 @@ from tests.services.cutting.optimise.trees import mm
 from tests.services.cutting.orders import make_back, make_part
 from ulak.cli import main
 from ulak.services.cutting.optimise import solver as solver_module
-from ulak.services.cutting.optimise.document import read_plan
+from ulak.services.cutting.optimise.document import read_sheets
 from ulak.services.cutting.optimise.model import Order, Plan, Stock
 from ulak.services.cutting.rules import DEFAULT_RULES
 
@@ -73,7 +73,7 @@ def test_the_plan_of_an_order_is_written_and_drawn(
     assert (line["batch"], line["plan"]) == ("GOVDE_BEYAZ_18mm", "plan.xml")
     assert (line["sheets"], line["bound"], line["gap_percent"]) == (4, 1, 300.0)
     assert "GOVDE_BEYAZ_18mm: 4 sheets, 3 above the bound, after 0.0 s" in said.err
-    assert len(read_plan(Path("plan.xml").read_bytes()).plan.sheets) == 4
+    assert len(read_sheets(Path("plan.xml").read_bytes())) == 4
     drawings = sorted(path.name for path in Path("drawings").iterdir())
     assert drawings == [f"plan_{n}.svg" for n in range(1, line["patterns"] + 1)]
     assert Path("page.html").read_text().count("<svg") == line["patterns"]
@@ -292,58 +292,12 @@ def test_the_figures_of_a_run_are_stored_with_the_greedy_packer_machine_and_vers
     found = json.loads(capsys.readouterr().out)
     assert found["options"] == {
         "folder": "data", "sample": None, "seed": 1, "seconds": 2.0, "stages": 3, "rotate": False,
-        "first": "free", "rectpack": False,
+        "first": "free",
     }  # fmt: skip
     assert found["versions"]["python"]
     assert found["versions"]["ulak"]
     assert found["machine"]
     assert found["instances"][0]["greedy"] == 2
-
-
-class Packer:
-    """Stands in for rectpack: one of its ways leaves a part out, another needs fewest sheets."""
-
-    def __init__(self, pack_algo: str, sort_algo: str, rotation: bool) -> None:
-        self.sheets = {"MaxRectsBaf": 1, "SkylineMwf": 2}.get(pack_algo, 3)
-        self.parts: list[Any] = []
-        self.rotation = rotation
-
-    def add_bin(self, width: int, height: int, count: float) -> None:
-        assert (width, height, count) == (10000, 6000, float("inf"))
-
-    def add_rect(self, width: int, height: int) -> None:
-        self.parts.append((width, height))
-
-    def pack(self) -> None:
-        del self.parts[: self.sheets == 1]
-
-    def rect_list(self) -> list[Any]:
-        return self.parts
-
-    def __len__(self) -> int:
-        return self.sheets
-
-
-@pytest.mark.shows("C-105")
-def test_a_packer_of_others_is_compared_where_it_is_installed(
-    run: Run, solver: Solver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_instance("data/one", ONE)
-    monkeypatch.setitem(sys.modules, "rectpack", None)
-    assert run("bench", "data", "--rectpack") == 1
-    assert "rectpack is not installed" in capsys.readouterr().err
-
-    class Rectpack:
-        newPacker = staticmethod(Packer)  # noqa: N815 - its name
-
-        def __getattr__(self, name: str) -> str:
-            return name
-
-    monkeypatch.setitem(sys.modules, "rectpack", Rectpack())
-    assert run("bench", "data", "--rectpack", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["instances"][0]["rectpack"] == 2
-    assert run("bench", "data", "--rectpack") == 0
-    assert "RECTPACK" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,14 @@ from tests.services.cutting.optimise.trees import (
     split,
 )
 from ulak.services.cutting.optimise.document import (
-    BadPlan,
-    number_patterns,
+    list_patterns,
     read_plan,
+    read_sheets,
     summarize,
     write_plan,
 )
 from ulak.services.cutting.optimise.model import Piece, Plan, Sheet, Stock, X, Y
-from ulak.services.cutting.optimise.verify import find_faults
+from ulak.services.cutting.optimise.verify import BadPlan, find_faults
 
 
 @pytest.mark.shows("C-99", "C-100")
@@ -128,69 +128,79 @@ def test_sheets_are_of_one_pattern_when_plate_tree_and_labels_are_the_same() -> 
         return make_sheet(order, grow, plate)
 
     sheets = cut(0), cut(1), cut(0, 1), cut(2), cut(0, is_upright=True), cut(1)
-    assert number_patterns(order, Plan(sheets)) == [1, 2, 3, 1, 4, 2]
+    found = {each.number: each.sheets for each in list_patterns(order, Plan(sheets))}
+    assert found == {1: (1, 4), 2: (2, 6), 3: (3,), 4: (5,)}
 
 
 @pytest.mark.shows("C-99")
 def test_a_plan_is_read_back_as_it_was_written() -> None:
     order, plan = make_workshop()
-    stored = read_plan(write_plan(order, plan))
-    assert stored.plan == plan
-    assert stored.material == "MDF18"
-    assert stored.labels == tuple((each.id, each.description) for each in order.parts)
-    assert [sheet[:5] for sheet in stored.sheets] == [
-        (1, 1, 0, "", (210_000, 280_000)), (2, 2, 1, "rack 7", (70_000, 65_000)),
-        (3, 1, 0, "", (210_000, 280_000)),
+    data = write_plan(order, plan)
+    assert read_plan(order, data) == plan
+    assert write_plan(order, read_plan(order, data)) == data
+
+
+@pytest.mark.shows("C-99")
+def test_the_sheets_of_a_plan_are_known_without_its_order() -> None:
+    sheets = read_sheets(write_plan(*make_workshop()))
+    assert [sheet[:5] for sheet in sheets] == [
+        (1, 1, 1, "", (210_000, 280_000)), (2, 2, 2, "rack 7", (70_000, 65_000)),
+        (3, 1, 1, "", (210_000, 280_000)),
     ]  # fmt: skip
-    assert write_plan(order, stored.plan) == write_plan(order, plan)
+    plate = [(57_440, 71_960), (208_000, 205_720)]
+    assert [sheet.list_offcuts() for sheet in sheets] == [plate, [], plate]
 
 
 def test_texts_are_written_whatever_is_in_them() -> None:
     id = "<a> & \"b\"\n'ş' \U0001f600"
     order = make_order(make_part(id, 2080, 2780, description="\t<!--"), material="a&b")
-    stored = read_plan(write_plan(order, Plan((make_sheet(order, part(0)),), algorithm="ü")))
-    assert stored.labels == ((id, "\t<!--"),)
-    assert (stored.material, stored.plan.algorithm) == ("a&b", "ü")
+    plan = Plan((make_sheet(order, part(0)),), algorithm="ü")
+    data = write_plan(order, plan)
+    assert read_plan(order, data) == plan
+    assert Xml.fromstring(data).get("material") == "a&b"
+    with pytest.raises(BadPlan, match="was not ordered in this size"):
+        read_plan(make_order(make_part("a", 2080, 2780)), data)
 
 
 def test_a_text_that_xml_cannot_hold_is_refused() -> None:
     for bad in ("\x00", "\x1b", "\ud800", "\ufffe"):
         order = make_order(make_part(bad, 2080, 2780))
-        with pytest.raises(BadPlan, match="XML cannot hold"):
+        with pytest.raises(ValueError, match="no file can keep"):
             write_plan(order, Plan((make_sheet(order, part(0)),)))
 
 
 def test_a_plan_that_is_not_of_this_form_is_refused_with_the_reason() -> None:
-    text = write_plan(*make_workshop()).decode()
+    order, plan = make_workshop()
+    text = write_plan(order, plan).decode()
     entity = '<!DOCTYPE Plan [<!ENTITY a "b">]>'
     deep = '<Cut axis="x" x="0.00" y="0.00" width="1.00" height="1.00">'
     for old, new, why in (
         ("</Plan>", "", "no well-formed XML"),
         ("<Plan", entity + "<Plan", "has a DTD"),
         ("encoding='utf-8'", "encoding='nobody-knows'", "no well-formed XML"),
-        ('version="2"', 'version="1"', "no Plan of version 2"),
+        ('version="2"', 'version="1"', "its version is '1', not 2"),
         ('material="MDF18"', "", "a Plan has no material"),
-        ("<Solution ", "<Answer ", "a Plan has a Solution, then Sheets"),
-        ('bound="2"', 'bound="-2"', "bound of a Solution cannot be '-2'"),
-        ('jobTime="1.25"', 'jobTime="NaN"', "jobTime of a Solution cannot be 'NaN'"),
+        ("<Solution ", "<Answer ", "it has no Solution"),
+        ('bound="2"', 'bound="-2"', "bound of a Solution is '-2', no whole number"),
+        ('jobTime="1.25"', 'jobTime="NaN"', "jobTime of a Solution is 'NaN', no number"),
         ('<Sheet number="1"', '<Sheet number="2"', "sheet 1: its number is 2"),
-        ('plate="1"', 'plate="0"', "plates are numbered from 1"),
-        ('width="2080.00"', 'width="2080"', "width of a Cut cannot be '2080'"),
-        ('width="2080.00"', 'width="-2080.00"', "width of a Cut cannot be"),
-        ('width="448.00"', 'width="0.00"', "a Part at 10.0, 10.0 has no size"),
-        ('axis="y"', 'axis="z"', "axis of a Cut cannot be 'z'"),
-        ('length_along="height"', 'length_along="up"', "length_along of a Part cannot be"),
+        ('plate="1"', 'plate="0"', "there is no plate 0 in the stock"),
+        ('width="2080.00"', 'width="2080"', "width of a Cut is '2080', no mm"),
+        ('width="2080.00"', 'width="-2080.00"', "width of a Cut is '-2080.00', no mm"),
+        ('width="448.00"', 'width="0.00"', "part 'side' at 10.00, 10.00 has no size"),
+        ('axis="y"', 'axis="z"', "a Cut has the axis 'z'"),
+        ('length_along="height"', 'length_along="up"', "length_along of part 'side' at"),
         ('id="side"', "", "a Part has no id"),
-        ("<Part", "<Piece", "a Cut, a Part or a Rest, not a Piece"),
+        ("<Part", "<Piece", "unknown element 'Piece'"),
         (re.search(r"<Part[^>]*>", text)[0], deep * 150 + "<Rest/>" + "</Cut>" * 150,  # type: ignore[index]
-         "nested more than 100 deep"),
+         "deeper than 100 levels"),
     ):  # fmt: skip
         assert old in text
         damaged = text.replace(old, new, 1)
         with pytest.raises(BadPlan, match=re.escape(why)):
-            read_plan(damaged.encode())
-    with pytest.raises(BadPlan, match="a Solution, then Sheets"):
-        read_plan(b'<Plan version="2" material=""/>')
+            read_plan(order, damaged.encode())
+    with pytest.raises(BadPlan, match="it has no Solution"):
+        read_plan(order, b'<Plan version="2" material=""/>')
 
 
 def test_a_rest_is_what_has_neither_part_nor_children() -> None:

@@ -19,16 +19,10 @@ from tests.services.cutting.optimise.trees import (
     part,
     split,
 )
-from ulak.services.cutting.optimise.drawing import (
-    Batch,
-    draw_sheet,
-    list_cuts,
-    list_patterns,
-    make_job_report,
-    make_labels,
-    make_report,
-)
-from ulak.services.cutting.optimise.model import Order, Plan, Stock, X, Y
+from ulak.services.cutting.optimise.document import list_patterns
+from ulak.services.cutting.optimise.drawing import draw_sheet
+from ulak.services.cutting.optimise.model import Order, Plan, Stock, X, Y, list_cuts
+from ulak.services.cutting.optimise.report import Batch, make_labels, make_report
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -203,7 +197,7 @@ def test_labels_come_in_the_order_of_the_saw() -> None:
 @pytest.mark.shows("C-100")
 def test_the_page_has_figures_drawings_and_labels() -> None:
     order, plan = make_workshop()
-    page = make_report(order, plan, "Order 7")
+    page = make_report([Batch("", order, plan)], "Order 7")
     assert page.startswith("<!doctype html>\n<html")
     assert page.count("<svg") == page.count("</svg>") == 2
     assert page.count('class="label"') == 10
@@ -222,9 +216,10 @@ def test_the_page_has_figures_drawings_and_labels() -> None:
 def test_the_cost_of_plates_is_added_up_where_each_has_one() -> None:
     order, plan = make_workshop()
     stock = [plate._replace(cost=cost) for plate, cost in zip(order.stock, (70, 5), strict=True)]
-    page = make_report(replace(order, stock=stock), plan, "Order 7")
+    page = make_report([Batch("", replace(order, stock=stock), plan)], "Order 7")
     assert "<th>Cost of the plates</th><td>145</td>" in page
-    unknown = make_report(replace(order, stock=[stock[0], order.stock[1]]), plan, "Order 7")
+    some = replace(order, stock=[stock[0], order.stock[1]])
+    unknown = make_report([Batch("", some, plan)], "Order 7")
     assert "<th>Cost of the plates</th><td>not known</td>" in unknown
 
 
@@ -237,7 +232,7 @@ def test_every_text_is_escaped_and_none_breaks_the_document() -> None:
     plan = shelve(order)
     drawing = draw(order, plan)
     assert any("<script>alert(1)</script>" in text for text in texts(drawing))
-    page = make_job_report([Batch(evil, order, plan)], evil)
+    page = make_report([Batch(evil, order, plan)], evil)
     for text in (page, draw_sheet(order, list_patterns(order, plan)[0])):
         assert "<script" not in text
         assert not {"\x00", "\x1b", "\u202e"} & set(text)

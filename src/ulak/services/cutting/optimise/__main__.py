@@ -23,14 +23,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ulak.kit.files import write_atomically
-from ulak.services.cutting.optimise.document import number_parts, read_plan, write_plan
-from ulak.services.cutting.optimise.model import (
-    CHECKPOINT,
-    Order,
-    Oversize,
-    Plan,
-    Unsolvable,
-)
+from ulak.services.cutting.optimise.document import read_plan, write_plan
+from ulak.services.cutting.optimise.model import CHECKPOINT, Order, Oversize, Plan, Unsolvable
 from ulak.services.cutting.optimise.reading import read_import
 from ulak.services.cutting.optimise.solver import solve
 from ulak.services.cutting.optimise.verify import find_faults
@@ -45,31 +39,27 @@ class Checkpoint:
     """The best plan so far, in a file that tells of which order and settings it is."""
 
     def __init__(self, path: Path, order: Order, digest: str) -> None:
-        self._path, self._order, self._digest = path, order, digest
+        self.path, self._order, self._digest = path, order, digest
         self._written_s = time.monotonic()
 
     def read(self) -> Plan | None:
         """Return the plan that an earlier run has left, if it is one of the same order."""
         try:
-            kept = json.loads(self._path.read_text(encoding="utf-8"))
+            kept = json.loads(self.path.read_text(encoding="utf-8"))
             data = kept["plan"].encode()
             if kept["digest"] != self._digest or find_faults(self._order, data):
                 return None
-            return number_parts(self._order, read_plan(data))
+            return read_plan(self._order, data)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def keep(self, plan: Plan) -> None:
         """Write a plan, unless one was written within five seconds."""
-        now_s = time.monotonic()
-        if now_s - self._written_s >= CHECKPOINT_S:
-            self._written_s = now_s
+        if time.monotonic() - self._written_s >= CHECKPOINT_S:
+            self._written_s = time.monotonic()
             text = write_plan(self._order, plan).decode()
             document = json.dumps({"digest": self._digest, "plan": text})
-            write_atomically(self._path, document.encode())
-
-    def remove(self) -> None:
-        self._path.unlink(missing_ok=True)
+            write_atomically(self.path, document.encode())
 
 
 def find_digest(file: bytes, settings: Mapping[str, Any]) -> str:
@@ -77,7 +67,7 @@ def find_digest(file: bytes, settings: Mapping[str, Any]) -> str:
     return sha256(file + json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
-def make_plan(path: Path, export: Path, settings: Mapping[str, Any]) -> tuple[bytes, Checkpoint]:
+def make_plan(path: Path, export: Path, settings: Mapping[str, Any]) -> tuple[bytes, Path]:
     """Return the plan of an import file as XML, and its checkpoint. Raises `Unsolvable`."""
     order = read_import(path, settings)
     digest = find_digest(path.read_bytes(), settings)
@@ -90,7 +80,7 @@ def make_plan(path: Path, export: Path, settings: Mapping[str, Any]) -> tuple[by
     if faults := find_faults(order, data):
         raise Unsolvable(f"the plan is wrong, which is a fault of this program: {faults[0]}")
     print(f"{path.name}: {len(plan.sheets)} sheets, at least {plan.bound}")  # noqa: T201 - a program prints
-    return data, checkpoint
+    return data, checkpoint.path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--settings", type=json.loads, required=True)
     parser.add_argument("files", type=Path, nargs="+")
     options = parser.parse_args(arguments)
-    made: dict[Path, tuple[bytes, Checkpoint]] = {}
+    made: dict[Path, tuple[bytes, Path]] = {}
     path = options.export
     try:
         for path in options.files:
@@ -108,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             made[target] = make_plan(path, options.export, options.settings)
         for path, (plan, checkpoint) in made.items():
             write_atomically(path, plan)
-            checkpoint.remove()
+            checkpoint.unlink(missing_ok=True)
     except (Unsolvable, OSError) as error:
         print(f"{path.name}: {error}", file=sys.stderr)  # noqa: T201 - a program prints
         return OVERSIZE if isinstance(error, Oversize) else UNUSABLE

@@ -12,40 +12,25 @@ import os
 import platform
 import random
 import re
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
-from importlib import import_module
-from itertools import product
+from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ulak.errors import BadInput
 from ulak.kit.texts import read_number
 from ulak.services.cutting.optimise.document import write_plan
-from ulak.services.cutting.optimise.model import (
-    Order,
-    OrderPart,
-    Plan,
-    Stock,
-    Unsolvable,
-    to_units,
-)
-from ulak.services.cutting.optimise.solver import solve
+from ulak.services.cutting.optimise.model import Order, OrderPart, Plan, Stock, Unsolvable, to_units
+from ulak.services.cutting.optimise.solver import solve as solve_order
 from ulak.services.cutting.optimise.verify import find_faults
 
 ITEMS, BINS = "_items.csv", "_bins.csv"
 # Stages, then exact or not, then the first cut, then oriented or rotated: 3nho, 3hao.
 _RULE: Final = re.compile(r"best_known_(\d)[a-z]{2}([or])(?:_.*)?\.csv")
-_ALGORITHMS: Final = (
-    "MaxRectsBl", "MaxRectsBssf", "MaxRectsBaf", "MaxRectsBlsf", "SkylineBl", "SkylineBlWm",
-    "SkylineMwf", "SkylineMwfWm", "SkylineMwfl", "SkylineMwflWm",
-)  # fmt: skip
-_SORTS: Final = "SORT_AREA", "SORT_PERI", "SORT_SSIDE", "SORT_LSIDE"
-
-Solve = Callable[[Order], Plan]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +43,7 @@ class Instance:
     best_known: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """What came of an instance, or of several together."""
 
     name: str
@@ -68,22 +52,16 @@ class Result:
     """Of all sheets together; what counts where plates are of several sizes."""
     greedy: int | None
     """The sheets of the greedy start."""
-    rectpack: int | None
-    """The sheets of rectpack, if it was asked for; its plans need not be cut by full cuts."""
     area_bound: int
     best_known: int | None
     seconds: float
     faults: tuple[str, ...] = ()
 
-    @property
-    def gap_percent(self) -> float | None:
-        """How far it is above the best that is known, or else above the bound."""
-        least = self.area_bound if self.best_known is None else self.best_known
-        return (self.sheets / least - 1) * 100 if self.sheets and least else None
-
     def document(self) -> dict[str, Any]:
-        gap = self.gap_percent
-        return {**asdict(self), "gap_percent": None if gap is None else round(gap, 2)}
+        """Return it as JSON, with the gap to the best that is known, or else to the bound."""
+        least = self.area_bound if self.best_known is None else self.best_known
+        gap = (self.sheets / least - 1) * 100 if self.sheets and least else None
+        return {**self._asdict(), "gap_percent": None if gap is None else round(gap, 2)}
 
 
 def read_instances(
@@ -102,28 +80,28 @@ def read_instances(
     known = _read_best_known(folder, stages, is_rotating)
     rules = {"stages": stages, "first_cut": first_cut}
     return [
-        Instance(_name(path, folder), _read_order(path, is_rotating, rules), known.get(_key(path)))
+        Instance(
+            _strip_name(str(path.relative_to(folder))), _read_order(path, is_rotating, rules),
+            known.get(_strip_name(str(path.resolve()))),
+        )
         for path in paths
-    ]
+    ]  # fmt: skip
 
 
-def measure(instance: Instance, solve: Solve, *, with_rectpack: bool = False) -> Result:
-    """Solve an instance, judge the plan, and return what came of it.
-
-    Raises `BadInput`: rectpack is asked for, and not installed.
-    """
-    order, began = instance.order, time.perf_counter()
+def measure(instance: Instance, solve: Callable[[Order], Plan]) -> Result:
+    """Solve an instance, judge the plan, and return what came of it."""
+    order, faults, began = instance.order, list[str](), time.perf_counter()
     try:
-        plan, faults = solve(order), list[str]()
+        plan = solve(order)
     except Unsolvable as error:
         plan, faults = Plan(()), [str(error)]
     seconds = time.perf_counter() - began
+    greedy = len(solve_order(order, seconds=0).sheets) if plan.sheets else None
     areas = [to_units(stock.width) * to_units(stock.height) for stock in order.stock]
     net = sum(to_units(p.length) * to_units(p.width) * p.quantity for p in order.parts)
     return Result(
         instance.name, len(plan.sheets), sum(areas[sheet.plate] for sheet in plan.sheets) // 10**4,
-        _pack_greedily(order), _pack_by_rectpack(order) if with_rectpack else None,
-        -(-net // max(areas)), instance.best_known, seconds,
+        greedy, -(-net // max(areas)), instance.best_known, seconds,
         tuple(faults or find_faults(order, write_plan(order, plan))),
     )  # fmt: skip
 
@@ -131,35 +109,25 @@ def measure(instance: Instance, solve: Solve, *, with_rectpack: bool = False) ->
 def add_up(results: Iterable[Result]) -> Iterator[Result]:
     """Yield the sums of each folder, then of all folders if there are several. A sum of what is not
     known of every instance is not known."""
-    folders: dict[str, list[Result]] = {}
+    folders = defaultdict[str, list[Result]](list)
     for result in results:
-        folders.setdefault(str(Path(result.name).parent), []).append(result)
+        folders[str(Path(result.name).parent)].append(result)
     if len(folders) > 1:
         folders["all"] = [result for found in folders.values() for result in found]
     for name, found in folders.items():
-        yield Result(
-            f"{name}: {len(found)}", sum(each.sheets for each in found),
-            sum(each.plate_area for each in found), _sum(each.greedy for each in found),
-            _sum(each.rectpack for each in found),
-            sum(each.area_bound for each in found), _sum(each.best_known for each in found),
-            sum(each.seconds for each in found),
-            tuple(fault for each in found for fault in each.faults),
-        )  # fmt: skip
+        columns: list[Any] = list(zip(*found, strict=True))
+        sums = map(_add, columns[1:-1])
+        yield Result._make((f"{name}: {len(found)}", *sums, sum(columns[-1], ())))
 
 
 def describe_machine() -> dict[str, Any]:
     """Return what figures of time depend on: the machine and the versions."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    versions = {"python": platform.python_version()}
-    for package in ("ulak", "numpy", "numba", "highspy", "rectpack"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    names = ("ulak", "numpy", "numba", "highspy")
+    versions = {each.name: each.version for each in distributions() if each.name in names}
     return {
         "system": platform.system(), "machine": platform.machine(), "cores": os.cpu_count(),
-        "implementation": sys.implementation.name, "versions": versions,
+        "implementation": platform.python_implementation(),
+        "versions": {"python": platform.python_version(), **versions},
     }  # fmt: skip
 
 
@@ -219,67 +187,26 @@ def _count(row: Mapping[str, str], otherwise: int | None) -> int | None:
     return otherwise if count is None or count < 0 else count
 
 
-def _read_best_known(folder: Path, stages: int, is_rotating: bool) -> dict[Path, int]:
+def _read_best_known(folder: Path, stages: int, is_rotating: bool) -> dict[str, int]:
     """Return the fewest sheets that are known of instances under such rules, by their paths. The
     files lie in the folder, below it or right above it."""
-    found: dict[Path, int] = {}
-    for path in (
-        *folder.resolve().parent.glob("best_known*.csv"),
-        *folder.rglob("best_known*.csv"),
-    ):
+    found: dict[str, int] = {}
+    above = folder.resolve().parent.glob("best_known*.csv")
+    for path in (*above, *folder.rglob("best_known*.csv")):
         rule = _RULE.fullmatch(path.name)
         if rule and (rule[2] != "or"[is_rotating] or int(rule[1]) != (stages or 3)):
             continue
         for row in _read_rows(path):
             value = row.get("Best known solution value") or ""
             if value.isdecimal():
-                name = (row.get("Path") or "").removesuffix(".txt")
-                at = path.resolve().parent / name
-                found[at] = min(int(value), found.get(at, int(value)))
+                name = _strip_name(str(path.resolve().parent / (row.get("Path") or "")))
+                found[name] = min(int(value), found.get(name, int(value)))
     return found
 
 
-def _key(path: Path) -> Path:
-    return path.resolve().with_name(_name(path, path.parent))
+def _strip_name(path: str) -> str:
+    return path.removesuffix(ITEMS).removesuffix(".txt")
 
 
-def _name(path: Path, folder: Path) -> str:
-    return str(path.relative_to(folder)).removesuffix(ITEMS).removesuffix(".txt")
-
-
-def _pack_greedily(order: Order) -> int | None:
-    try:
-        return len(solve(order, seconds=0).sheets)
-    except Unsolvable:
-        return None
-
-
-def _pack_by_rectpack(order: Order) -> int | None:
-    """Return the fewest sheets of 40 ways: ten algorithms with four orders of the parts each."""
-    try:
-        rectpack: Any = import_module("rectpack")
-    except ImportError:
-        raise BadInput("rectpack is not installed; pip install rectpack==0.2.2") from None
-    if len(order.stock) != 1:
-        return None
-    plate, counts = order.stock[0], list[int]()
-    is_rotating = order.parts[0].grain == 0
-    for algorithm, sort in product(_ALGORITHMS, _SORTS):
-        packer = rectpack.newPacker(
-            pack_algo=getattr(rectpack, algorithm), sort_algo=getattr(rectpack, sort),
-            rotation=is_rotating,
-        )  # fmt: skip
-        packer.add_bin(to_units(plate.width), to_units(plate.height), count=float("inf"))
-        for part in order.parts:
-            for _ in range(part.quantity):
-                packer.add_rect(to_units(part.length), to_units(part.width))
-        packer.pack()
-        if len(packer.rect_list()) == sum(part.quantity for part in order.parts):
-            counts.append(len(packer))
-    return min(counts, default=None)
-
-
-def _sum(numbers: Iterable[int | None]) -> int | None:
-    found = list(numbers)
-    known = [number for number in found if number is not None]
-    return sum(known) if len(known) == len(found) else None
+def _add(numbers: Sequence[Any]) -> Any:
+    return None if None in numbers else sum(numbers)

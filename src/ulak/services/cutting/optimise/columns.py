@@ -7,6 +7,7 @@ strips into a plate. Long lengths are rounded up to a grid for that, so a patter
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -14,8 +15,8 @@ import highspy
 import numpy as np
 
 from ulak.services.cutting.optimise.kernel import compiled
-from ulak.services.cutting.optimise.layout import Layout, Placed, Problem, Strip
-from ulak.services.cutting.optimise.model import Plate, Pose
+from ulak.services.cutting.optimise.layout import Column, Layout, Placed, Problem
+from ulak.services.cutting.optimise.model import Plate
 
 _GRID: Final = 2_500
 """A plate that is longer, in the largest unit of its parts, is priced on so many steps."""
@@ -27,30 +28,27 @@ class Pattern(NamedTuple):
     """How a plate is cut, and how many pieces of each part it has."""
 
     layout: Layout
-    counts: tuple[int, ...]
+    counts: Counter[int]
 
 
 def cover(
-    counts: Sequence[int], problem: Problem, plate: Plate, is_over: Callable[[], bool]
+    counts: Sequence[int], problem: Problem, start: Sequence[Layout], is_over: Callable[[], bool]
 ) -> tuple[list[Layout], list[int], int]:
     """Return layouts of most of the pieces, how many of each part are left, and how few sheets all
-    of them may take by the linear program."""
-    demanded = [number for number, n in enumerate(counts) if n]
-    patterns = [_single(problem, plate, number) for number in demanded]
-    program = _Program([counts[number] for number in demanded])
-    for pattern in patterns:
-        program.add([pattern.counts[number] for number in demanded])
-    pricers = [_Pricer(problem, plate, axis, demanded) for axis in problem.axes]
-    while not is_over():
-        _, duals = program.solve()
-        found = [pricer.price(duals) for pricer in pricers]
-        better = [pattern for pattern in found if pattern is not None]
-        if not better:
-            break
-        for pattern in better:
+    of them may take by the linear program. `start` has all of them, on equal plates."""
+    demands = {number: n for number, n in enumerate(counts) if n}
+    program, patterns = _Program(list(demands.values())), list[Pattern]()
+    pricers = [_Pricer(problem, start[0].plate, axis, list(demands)) for axis in problem.axes]
+    found = [*{frozenset(each.counts.items()): each for each in map(_count, start)}.values()]
+    while True:
+        for pattern in found:
             patterns.append(pattern)
-            program.add([pattern.counts[number] for number in demanded])
-    value, _ = program.solve()
+            program.add([pattern.counts[number] for number in demands])
+        value, duals = program.solve()
+        priced = [] if is_over() else [pricer.price(duals) for pricer in pricers]
+        found = [pattern for pattern in priced if pattern is not None]
+        if not found:
+            break
     layouts, left = _round(patterns, program.amounts, counts)
     return layouts, left, math.ceil(value - _MOST_FRACTIONS)
 
@@ -67,44 +65,28 @@ def _round(
             if layout.strips:
                 layouts.append(layout)
     # The large fractions are cut once more, where nothing of them is surplus.
-    order = sorted(range(len(patterns)), key=lambda n: amounts[n] % 1, reverse=True)
-    for n in order:
-        pattern = patterns[n]
-        fits = all(own <= left[number] for number, own in enumerate(pattern.counts) if own)
+    for n in sorted(range(len(patterns)), key=lambda n: amounts[n] % 1, reverse=True):
+        fits = all(own <= left[number] for number, own in patterns[n].counts.items())
         if amounts[n] % 1 > 0.6 and fits:
-            layouts.append(_without_surplus(pattern.layout, left))
+            layouts.append(_without_surplus(patterns[n].layout, left))
     return layouts, left
 
 
 def _without_surplus(layout: Layout, left: list[int]) -> Layout:
     """Return a layout without the pieces that nobody has ordered; `left` is counted down."""
-    strips: list[Strip] = []
-    for strip in layout.strips:
-        columns = []
-        for column in strip:
-            kept = []
-            for placed in column:
-                if left[placed.part] > 0:
-                    left[placed.part] -= 1
-                    kept.append(placed)
-            if kept:
-                columns.append(kept)
-        if columns:
-            strips.append(columns)
-    return Layout(layout.plate, layout.axis, strips)
+
+    def is_wanted(placed: Placed) -> bool:
+        is_left = left[placed.part] > 0
+        left[placed.part] -= is_left
+        return is_left
+
+    strips = [[[*filter(is_wanted, column)] for column in strip] for strip in layout.strips]
+    strips = [[column for column in strip if column] for strip in strips]
+    return layout._replace(strips=[strip for strip in strips if strip])
 
 
-def _single(problem: Problem, plate: Plate, number: int) -> Pattern:
-    """Return a pattern of one part alone."""
-    pose = next(filter(plate.holds, problem.parts[number].poses))
-    axis, kerf = problem.axes[0], problem.kerf
-    across = (plate.usable[1 - axis] + kerf) // (pose.extents[1 - axis] + kerf)
-    along = (plate.usable[axis] + kerf) // (pose.extents[axis] + kerf)
-    placed = Placed(number, pose)
-    layout = Layout(plate, axis, [[[placed] for _ in range(across)] for _ in range(along)])
-    counts = [0] * len(problem.parts)
-    counts[number] = across * along
-    return Pattern(layout, tuple(counts))
+def _count(layout: Layout) -> Pattern:
+    return Pattern(layout, Counter(placed.part for placed in layout.parts))
 
 
 class _Program:
@@ -136,54 +118,43 @@ class _Pricer:
     def __init__(self, problem: Problem, plate: Plate, axis: int, demanded: Sequence[int]) -> None:
         self._problem, self._plate, self._axis = problem, plate, axis
         kerf, across = problem.kerf, 1 - axis
-        self._full = plate.usable[across] + kerf, plate.usable[axis] + kerf
-        entries: list[tuple[int, Pose, int]] = []
-        for row, number in enumerate(demanded):
-            for pose in problem.parts[number].poses:
-                width, height = pose.extents[across] + kerf, pose.extents[axis] + kerf
-                if width <= self._full[0] and height <= self._full[1]:
-                    entries.append((number, pose, row))
+        self._entries = [
+            (number, pose, row)
+            for row, number in enumerate(demanded)
+            for pose in filter(plate.holds, problem.parts[number].poses)
+        ]
         # By width: a column takes whatever is no broader than it is.
-        entries.sort(key=lambda entry: entry[1].extents[across])
-        self._entries = entries
-        self._rows = np.array([row for _, _, row in entries], np.int64)
-        widths = [pose.extents[across] + kerf for _, pose, _ in entries]
-        heights = [pose.extents[axis] + kerf for _, pose, _ in entries]
-        self._widths, steps = _on_grid(widths, self._full[0])
-        self._heights, more = _on_grid(heights, self._full[1])
-        self._steps = steps, more
+        self._entries.sort(key=lambda entry: entry[1].extents[across])
+        self._rows = np.array([row for _, _, row in self._entries], np.int64)
+        (self._widths, self._across), (self._heights, self._along) = (
+            _on_grid(
+                [pose.extents[way] + kerf for _, pose, _ in self._entries], plate.usable[way] + kerf
+            )
+            for way in (across, axis)
+        )
         self._levels = self._find_levels()
 
     def price(self, duals: np.ndarray) -> Pattern | None:
         """Return the best pattern; None: none is worth more than a plate."""
-        values = duals[self._rows]
-        if self._problem.is_two_stage:
-            columns, stacked = stack_one(
-                values, self._heights, self._steps[1], self._problem.trimming
-            )
-        else:
-            columns, stacked = stack(
-                values, self._widths, self._heights, self._steps[1], self._problem.trimming
-            )
+        columns, stacked = stack(
+            duals[self._rows], self._widths, self._heights, self._along,
+            self._problem.is_two_stage, self._problem.order.trimming,
+        )  # fmt: skip
         by_level = np.ascontiguousarray(columns.T)
-        filled = [knapsack(self._widths, by_level[n], self._steps[0]) for n in self._levels]
+        filled = [knapsack(self._widths, by_level[n], self._across) for n in self._levels]
         best = np.array([value for value, _ in filled])
-        value, chosen = knapsack(self._levels, best, self._steps[1])
+        value, chosen = knapsack(self._levels, best, self._along)
         if value <= 1 + _LEAST_GAIN:
             return None
         strips = [
             [self._read_column(stacked, entry, self._levels[n]) for entry in filled[n][1]]
             for n in chosen
         ]
-        strips = [[column for column in strip if column] for strip in strips]
-        layout = Layout(self._plate, self._axis, [strip for strip in strips if strip])
-        counts = [0] * len(self._problem.parts)
-        for placed in layout.parts:
-            counts[placed.part] += 1
-        return Pattern(layout, tuple(counts))
+        layout = Layout(self._plate, self._axis, strips)
+        return _count(layout)
 
-    def _read_column(self, stacked: np.ndarray, entry: int, level: int) -> list[Placed]:
-        found = []
+    def _read_column(self, stacked: np.ndarray, entry: int, level: int) -> Column:
+        found = Column()
         while level > 0:
             taken = int(stacked[entry, level])
             if taken == -1:
@@ -191,24 +162,19 @@ class _Pricer:
                 continue
             number, pose, _ = self._entries[taken]
             found.append(Placed(number, pose))
-            if self._problem.is_two_stage:
-                break
-            level -= int(self._heights[taken])
+            level = 0 if self._problem.is_two_stage else level - int(self._heights[taken])
         return found
 
     def _find_levels(self) -> np.ndarray:
         """Return the depths that a strip may have: those to which parts add up."""
-        most = self._steps[1]
-        reachable = np.zeros(most + 1, np.bool_)
-        reachable[0] = True
-        heights = sorted({int(h) for h in self._heights})
+        heights = np.unique(self._heights)
+        reachable = np.zeros(self._along + 1, np.bool_)
+        reachable[heights] = True
         if not self._problem.is_two_stage:
             for height in heights:
-                for at in range(height, most + 1):
+                for at in range(height, len(reachable)):
                     reachable[at] |= reachable[at - height]
-        else:
-            reachable[heights] = True
-        levels = np.flatnonzero(reachable)[1:]
+        levels = np.flatnonzero(reachable)
         if len(levels) > 200:
             levels = np.unique(np.concatenate([levels[:: len(levels) // 150 + 1], heights]))
         return levels.astype(np.int64)
@@ -225,39 +191,29 @@ def _on_grid(sizes: Sequence[int], full: int) -> tuple[np.ndarray, int]:
 
 
 @compiled
-def stack(values, widths, heights, steps, trimming):  # type: ignore[no-untyped-def]
+def stack(values, widths, heights, steps, is_two_stage, trimming):  # type: ignore[no-untyped-def]
     """Return, for columns as broad as each entry and for each depth, the highest value of a stack,
-    and the entry on top of it (-1: the depth is not used)."""
+    and the entry on top of it (-1: the depth is not used). In two stages a column is one part."""
     number = values.shape[0]
     best = np.zeros((number, steps + 1))
     taken = np.full((number, steps + 1), -1, np.int64)
     for entry in range(number):
+        if is_two_stage:
+            last = steps if trimming else heights[entry]
+            best[entry, heights[entry] : last + 1] = values[entry]
+            taken[entry, heights[entry] : last + 1] = entry
+            continue
         for depth in range(1, steps + 1):
             best[entry, depth] = best[entry, depth - 1]
             for other in range(number):
                 if widths[other] > widths[entry]:
                     break
-                if not trimming and widths[other] != widths[entry]:
+                if heights[other] > depth or not (trimming or widths[other] == widths[entry]):
                     continue
-                if heights[other] <= depth:
-                    value = best[entry, depth - heights[other]] + values[other]
-                    if value > best[entry, depth] + 1e-12:
-                        best[entry, depth] = value
-                        taken[entry, depth] = other
-    return best, taken
-
-
-@compiled
-def stack_one(values, heights, steps, trimming):  # type: ignore[no-untyped-def]
-    """Return the same for two stages, where a column is one part."""
-    number = values.shape[0]
-    best = np.zeros((number, steps + 1))
-    taken = np.full((number, steps + 1), -1, np.int64)
-    for entry in range(number):
-        last = steps if trimming else heights[entry]
-        for depth in range(heights[entry], last + 1):
-            best[entry, depth] = values[entry]
-            taken[entry, depth] = entry
+                value = best[entry, depth - heights[other]] + values[other]
+                if value > best[entry, depth] + 1e-12:
+                    best[entry, depth] = value
+                    taken[entry, depth] = other
     return best, taken
 
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from ulak.services.cutting.optimise.layout import Layout, Problem
+from ulak.services.cutting.optimise.columns import cover
+from ulak.services.cutting.optimise.layout import Layout, Problem, find_bound, find_depth
 from ulak.services.cutting.optimise.model import Plate
 from ulak.services.cutting.optimise.packing import pack
-from ulak.services.cutting.optimise.search import COLD, HOT, Search
+from ulak.services.cutting.optimise.search import Search
 
 if TYPE_CHECKING:
     from ulak.services.cutting.optimise.solver import Clock
 
+HOT: Final = 0.02
+COLD: Final = 0.0005
+"""The temperature at the start and at the end, in plates."""
 MANY: Final = 5
 """From so many equal pieces on in the mean, and `MANY_PIECES` in all, columns pay."""
 MANY_PIECES: Final = 150
@@ -25,6 +31,9 @@ WINDOW_ROUNDS: Final = 20_000
 FOR_REST: Final = 0.1
 """The share of the time in which the rest of the last sheet is made larger."""
 
+Passed = Callable[[], float]
+"""Return how much of its time a search has spent, from 0 to 1."""
+
 
 def warm_up(problem: Problem) -> None:
     """Have everything compiled that a search calls."""
@@ -33,7 +42,6 @@ def warm_up(problem: Problem) -> None:
     search = Search(problem, counts, problem.plates[:1] * 2, problem.axes[0], 1)
     search.fill()
     search.anneal(HOT, 1)
-    search.take_away(0)
 
 
 class Improvement:
@@ -41,104 +49,69 @@ class Improvement:
 
     def __init__(
         self, problem: Problem, clock: Clock, seed: int,
-        offer: Callable[[Sequence[Layout], str], None], bound: int,
+        offer: Callable[[Sequence[Layout], str], None], start: Sequence[Layout],
     ) -> None:  # fmt: skip
-        self._problem, self._clock, self._seed, self._offer = problem, clock, seed, offer
-        self._bound = bound
+        self._problem, self._clock, self._offer = problem, clock, offer
+        self._counts = [part.quantity for part in problem.parts]
         self._random = random.Random(seed)  # noqa: S311 - drawn from a seed
-        self._seeds = 0
-        self._best: list[Layout] = []
-
-    def run(self, counts: Sequence[int], start: Sequence[Layout]) -> None:
-        """Improve layouts of everything."""
+        self._seeds = count(seed * 1000 + 1)
         self._best = list(start)
-        if len(self._problem.plates) > 1:
-            self._try_plates(counts)
-            self._try_cheaper_plates()
+
+    def run(self) -> None:
+        """Use fewer sheets, or cheaper ones; then use one of them as little as can be."""
+        plates = self._problem.plates
+        if len(plates) == 1:
+            self._use_fewer(plates[0], 1 - FOR_REST)
         else:
-            self._use_one_plate(counts, self._problem.plates[0])
+            self._try_plates()
+            self._use_cheaper_plates()
         self._enlarge_rest()
 
-    # --- fewer sheets ------------------------------------------------------------------
-
-    def _use_one_plate(
-        self, counts: Sequence[int], plate: Plate, until: float = 1 - FOR_REST
-    ) -> None:
-        pieces = sum(counts)
-        if _are_many(counts):
-            self._use_columns(counts, plate, until)
+    def _use_fewer(self, plate: Plate, until: float) -> None:
+        """Use fewer sheets, where all of them are equal."""
+        bound = find_bound(replace(self._problem, plates=(plate,)))
+        pieces = sum(self._counts)
+        if pieces >= max(MANY_PIECES, MANY * len(self._counts)):
+            self._use_columns(plate, until)
         if pieces <= MOST_SEARCHED:
-            found = self._search(counts, plate, len(self._best) - 1, until, self._bound)
-            if found is not None:
-                self._take(found, "search")
+            self._search([], self._counts, plate, until, bound)
         else:
-            self._search_windows(until)
+            self._search_windows(plate, until, bound)
 
-    def _use_columns(self, counts: Sequence[int], plate: Plate, until: float) -> None:
-        try:
-            from ulak.services.cutting.optimise.columns import cover
-        except ImportError:  # highspy is not installed
-            return
+    def _use_columns(self, plate: Plate, until: float) -> None:
+        """Cut patterns that a linear program chooses, and search for what they leave."""
         begin = self._clock.share
         ends = begin + (until - begin) / 2
-        whole, left, bound = cover(counts, self._problem, plate, lambda: self._clock.share >= ends)
-        rest = self._finish(left, plate, bound - len(whole), ends + (until - ends) / 2)
+        whole, left, bound = cover(
+            self._counts, self._problem, self._best, lambda: self._clock.share >= ends
+        )
+        rest = pack(left, self._problem, plate) if any(left) else []
         self._take([*whole, *rest], "columns")
-
-    def _finish(
-        self, counts: Sequence[int], plate: Plate, wanted: int, until: float
-    ) -> list[Layout]:
-        """Return layouts of what columns have left."""
-        if not any(counts):
-            return []
-        found = pack(counts, self._problem, plate)
-        if sum(counts) > MOST_SEARCHED or len(found) <= max(wanted, 1):
-            return found
-        return self._search(counts, plate, len(found) - 1, until, wanted) or found
+        if 0 < sum(left) <= MOST_SEARCHED:
+            self._search(whole, left, plate, ends + (until - ends) / 2, bound - len(whole))
 
     def _search(
-        self, counts: Sequence[int], plate: Plate, sheets: int, until: float, least: int
-    ) -> list[Layout] | None:
-        """Return layouts on `sheets` plates, or on as few as are found in time, down to `least`.
-        None: everything has found no place."""
-        clock, best = self._clock, None
-        searches = [
-            Search(self._problem, counts, [plate] * max(sheets, 0), axis, self._next_seed())
-            for axis in self._problem.axes
-            if sheets >= max(least, 1)
-        ]
-        for search in searches:
-            search.fill()
-        begin = clock.share
-        while searches and clock.share < until:
-            passed = (clock.share - begin) / max(until - begin, 1e-9)
-            temperature = HOT * (COLD / HOT) ** min(1.0, max(0.0, passed))
-            for search in searches:
-                clock.done += search.anneal(temperature)
-                if search.is_complete:
-                    best = search.read_layouts()
-                    if sum(counts) == self._problem.pieces:
-                        self._take(best, "search")
-                    sheets = len(best) - 1
-                    if sheets < max(least, 1):
-                        return best
-                    for each in searches:
-                        while len(each.plates) > sheets:
-                            each.take_away(each.find_emptiest())
-                        each.fill()
-                    begin = clock.share
-                    break
-        return best
+        self, kept: Sequence[Layout], counts: Sequence[int], plate: Plate, until: float, least: int
+    ) -> None:
+        """Beside what is kept, put pieces on one plate less than the best layouts need, and on one
+        less again, down to the least number or until time is over."""
+        while (sheets := len(self._best) - len(kept) - 1) >= max(least, 1):
+            plates, passed = [plate] * sheets, self._count_until(until)
+            found = self._place(counts, plates, self._problem.axes, passed)
+            if found is None:
+                return
+            self._take([*kept, *found], "search")
 
-    def _search_windows(self, until: float) -> None:
+    def _search_windows(self, plate: Plate, until: float, bound: int) -> None:
         """Put the content of some sheets on one sheet less, again and again."""
-        while self._clock.share < until and len(self._best) > self._bound:
+        while self._clock.share < until and len(self._best) > bound:
             chosen = self._choose_window(self._random.randrange(len(self._best)))
             if len(chosen) < 2:
                 return
-            found = self._search_window(chosen, self._best[chosen[0]].plate, WINDOW_ROUNDS)
-            if found is not None:
-                kept = [each for n, each in enumerate(self._best) if n not in set(chosen)]
+            kept, counts = self._set_aside(chosen)
+            axis = self._random.choice(self._problem.axes)
+            plates, passed = [plate] * (len(chosen) - 1), self._count_rounds(WINDOW_ROUNDS)
+            if found := self._place(counts, plates, [axis], passed):
                 self._take([*kept, *found], "search")
 
     def _choose_window(self, first: int) -> list[int]:
@@ -155,51 +128,19 @@ class Improvement:
             chosen.append(n)
         return chosen
 
-    def _search_window(
-        self, chosen: Sequence[int], plate: Plate, rounds: int
-    ) -> list[Layout] | None:
-        counts = self._count(self._best[n] for n in chosen)
-        axis = self._random.choice(self._problem.axes)
-        plates = [plate] * (len(chosen) - 1)
-        search = Search(self._problem, counts, plates, axis, self._next_seed())
-        search.fill()
-        return search.read_layouts() if self._complete(search, rounds) else None
-
-    def _complete(self, search: Search, rounds: int) -> bool:
-        """Tell whether a search finds a place for everything in so many rounds."""
-        passed = 0
-        while not search.is_complete and passed < rounds and not self._clock.is_over:
-            done = search.anneal(HOT * (COLD / HOT) ** (passed / rounds))
-            passed += max(done, 1)
-            self._clock.done += done
-        return search.is_complete
-
-    # --- several plates ----------------------------------------------------------------
-
-    def _try_plates(self, counts: Sequence[int]) -> None:
+    def _try_plates(self) -> None:
         """Use each endless plate alone, in turn, if it holds everything."""
         able = [
             plate for plate in self._problem.plates
             if plate.quantity is None and all(part.fits_on(plate) for part in self._problem.parts)
         ]  # fmt: skip
         for number, plate in enumerate(able):
-            began = self._clock.share
-            until = began + (0.7 - began) / (len(able) - number)
-            found = pack(counts, self._problem, plate)
-            kept, self._best = self._best, found
-            self._take(found, "greedy")
-            if _are_many(counts):
-                self._use_columns(counts, plate, until)
-            elif sum(counts) <= MOST_SEARCHED:
-                area = sum(each.area for each in found)
-                least = -(-area // plate.area)
-                better = self._search(counts, plate, len(found) - 1, until, least)
-                if better is not None:
-                    self._take(better, "search")
-            if self._cost(kept) <= self._cost(self._best):
-                self._best = kept
+            begin, kept, self._best = self._clock.share, self._best, []
+            self._take(pack(self._counts, self._problem, plate), "greedy")
+            self._use_fewer(plate, begin + (0.7 - begin) / (len(able) - number))
+            self._best = min(kept, self._best, key=_cost)
 
-    def _try_cheaper_plates(self) -> None:
+    def _use_cheaper_plates(self) -> None:
         """Put the content of single sheets on cheaper plates, and of two on one."""
         has_gained = True
         while has_gained:
@@ -211,79 +152,86 @@ class Improvement:
 
     def _replace(self, chosen: Iterable[int]) -> bool:
         """Put the content of sheets on one cheaper plate; tell whether there is one."""
-        cost = sum(self._best[n].plate.cost for n in chosen)
-        area = sum(self._best[n].area for n in chosen)
-        kept = [each for n, each in enumerate(self._best) if n not in chosen]
-        counts, parts = self._count(self._best[n] for n in chosen), self._problem.parts
+        layouts = [self._best[n] for n in chosen]
+        (cost, _), area = _cost(layouts), sum(each.area for each in layouts)
+        kept, counts = self._set_aside(chosen)
+        parts = [part for part in self._problem.parts if counts[part.number]]
         for plate in sorted(self._problem.plates, key=lambda plate: plate.cost):
             used = sum(each.plate is plate for each in kept)
             is_left = plate.quantity is None or used < plate.quantity
             if plate.cost >= cost or area > plate.area or not is_left:
                 continue
-            if not all(part.fits_on(plate) for n, part in zip(counts, parts, strict=True) if n):
+            if not all(part.fits_on(plate) for part in parts):
                 continue
-            for axis in self._problem.axes:
-                search = Search(self._problem, counts, [plate], axis, self._next_seed())
-                search.fill()
-                if self._complete(search, WINDOW_ROUNDS // 4):
-                    self._take([*kept, *search.read_layouts()], "search")
-                    return True
+            passed = self._count_rounds(WINDOW_ROUNDS // 2)
+            if found := self._place(counts, [plate], self._problem.axes, passed):
+                self._take([*kept, *found], "search")
+                return True
         return False
-
-    # --- the rest of the last sheet ----------------------------------------------------
 
     def _enlarge_rest(self) -> None:
         """Use one sheet as little as can be, so that its rest is worth keeping."""
-        if not self._best:
-            return
         least = min(range(len(self._best)), key=lambda n: self._best[n].area)
-        same = [
-            n for n in self._choose_window(least)
-            if self._best[n].axis == self._best[least].axis and n != least
-        ]  # fmt: skip
-        chosen = [*same, least]
-        kept = [each for n, each in enumerate(self._best) if n not in set(chosen)]
-        layouts = [self._best[n] for n in chosen]
-        search = Search(
-            self._problem, self._count(layouts), [each.plate for each in layouts],
-            layouts[0].axis, self._next_seed(),
-        )  # fmt: skip
-        search.place(layouts)
-        last, step, ends = len(layouts) - 1, 4, min(1.0, self._clock.share + FOR_REST)
-        while self._clock.share < ends and step < 200:
-            saved, used = search.save(), search.used(last)
-            search.narrow(last, used - max(1, used // step))
-            search.fill()
-            if self._complete(search, WINDOW_ROUNDS // 4):
-                self._take([*kept, *search.read_layouts()], "search")
+        axis = self._best[least].axis
+        same = [n for n in self._choose_window(least) if self._best[n].axis == axis and n != least]
+        kept, counts = self._set_aside([*same, least])
+        layouts, share = [self._best[n] for n in (*same, least)], 0.25
+        ends = min(1.0, self._clock.share + FOR_REST)
+        while self._clock.share < ends and share > 0.005:
+            plates = [each.plate for each in layouts]
+            search = Search(self._problem, counts, plates, axis, next(self._seeds))
+            used = find_depth(layouts[-1], self._problem.kerf)
+            search.narrow_last(used - max(1, int(used * share)))
+            if found := self._cool([search], self._count_rounds(WINDOW_ROUNDS // 4)):
+                layouts = found
+                self._take([*kept, *layouts], "search")
             else:
-                search.restore(saved)
-                step *= 2
+                share /= 2
 
-    # --- what is best ------------------------------------------------------------------
+    def _place(
+        self, counts: Sequence[int], plates: Sequence[Plate], axes: Sequence[int], passed: Passed
+    ) -> list[Layout] | None:
+        """Return layouts of pieces on some plates, the first cuts along one of the axes. None:
+        there was no place for everything in time."""
+        return self._cool(
+            [Search(self._problem, counts, plates, axis, next(self._seeds)) for axis in axes],
+            passed,
+        )
+
+    def _cool(self, searches: Sequence[Search], passed: Passed) -> list[Layout] | None:
+        """Return what the first of some searches finds, as `_place` does."""
+        for search in searches:
+            search.fill()
+        while (share := passed()) < 1 and self._clock.share < 1:
+            for search in searches:
+                self._clock.done += search.anneal(HOT * (COLD / HOT) ** share)
+                if search.is_complete:
+                    return search.read_layouts()
+        return None
+
+    def _count_until(self, share: float) -> Passed:
+        begin = self._clock.share
+        return lambda: (self._clock.share - begin) / max(share - begin, 1e-9)
+
+    def _count_rounds(self, rounds: int) -> Passed:
+        begin = self._clock.done
+        return lambda: (self._clock.done - begin) / rounds
+
+    def _set_aside(self, chosen: Iterable[int]) -> tuple[list[Layout], list[int]]:
+        """Return all other sheets, and how many pieces of each part are on those chosen."""
+        counts = [0] * len(self._problem.parts)
+        for n in chosen:
+            for placed in self._best[n].parts:
+                counts[placed.part] += 1
+        return [each for n, each in enumerate(self._best) if n not in chosen], counts
 
     def _take(self, layouts: Sequence[Layout], algorithm: str) -> None:
-        layouts = [each for each in layouts if each.strips]
         self._offer(layouts, algorithm)
-        if self._cost(layouts) <= self._cost(self._best):
+        if not self._best or _cost(layouts) <= _cost(self._best):
             self._best = list(layouts)
 
-    def _cost(self, layouts: Sequence[Layout]) -> tuple[int, int]:
-        return sum(each.plate.cost for each in layouts), len(layouts)
 
-    def _count(self, layouts: Iterable[Layout]) -> list[int]:
-        counts = [0] * len(self._problem.parts)
-        for layout in layouts:
-            for placed in layout.parts:
-                counts[placed.part] += 1
-        return counts
-
-    def _next_seed(self) -> int:
-        self._seeds += 1
-        return self._seed * 1000 + self._seeds
-
-
-def _are_many(counts: Sequence[int]) -> bool:
-    """Tell whether there are so many equal pieces that columns pay."""
-    pieces = sum(counts)
-    return pieces >= MANY_PIECES and pieces >= MANY * sum(n > 0 for n in counts)
+def _cost(layouts: Iterable[Layout]) -> tuple[int, int]:
+    """Return what the plates of layouts cost, and how many there are."""
+    costs = [each.plate.cost for each in layouts]
+    return sum(costs), len(costs)

@@ -1,29 +1,58 @@
 """The hot loops of the search, compiled by Numba: ruin and recreate on staged cut trees.
 
-State is four tables of whole numbers, each row a list of links: a piece lies in a column, a column
-in a strip, a strip in a sheet. Extents are larger by the kerf. Strips lie along y here; a search
-that cuts along x first has its extents swapped. Which rows are free says their first field.
+A piece lies in a column, a column in a strip, a strip on a sheet; each row says in which one, or
+that it is free. Extents are larger by the kerf. Strips lie along y here: a search that cuts along x
+first has its extents swapped.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba import njit
 
-FREE: Final = -2
-NONE: Final = -1
+FREE: Final = -1
 
-# Pieces.
-COLUMN, POSE, BESIDE = 0, 1, 2
-# Columns; strips have the same fields, in their sheet.
-OUTER, ACROSS, ALONG, FIRST, NEXT = 0, 1, 2, 3, 4
-# Sheets.
-USED, FIRST_STRIP = 0, 1
+# Fields of the tables; a piece has a pose, columns and strips have extents.
+OUTER, POSE = 0, 1
+ACROSS, ALONG = 1, 2
 
-# Rules: what may share a column, and whether parts may be trimmed.
-TWO_STAGES, EXACT = 1, 2
+MOST_RUINED: Final = 10
+WEIGHT: Final = 0.1
+"""Of rests that lie together, beside the area that has no place."""
+BLINKS: Final = 20
+"""Of a thousand places so many are overlooked."""
+
+
+class Places(NamedTuple):
+    """Where everything lies."""
+
+    pieces: np.ndarray
+    columns: np.ndarray
+    strips: np.ndarray
+    used: np.ndarray
+    """How far the strips of each sheet reach."""
+    ends: np.ndarray
+    """Which columns and which strips are free up to the end of their tables."""
+
+
+class Facts(NamedTuple):
+    """What a search finds."""
+
+    widths: np.ndarray
+    """Of each piece in each pose."""
+    heights: np.ndarray
+    poses: np.ndarray
+    """How many poses each piece has."""
+    keys: np.ndarray
+    """By what pieces may be sorted, one line for each way; the first has their areas."""
+    full: np.ndarray
+    """Width and height of each sheet."""
+    is_two_stage: bool
+    """A column has one piece."""
+    is_exact: bool
+    """No piece may be smaller than what is cut for it."""
 
 
 def compiled(function: Any) -> Any:
@@ -46,328 +75,233 @@ def draw(random, most):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def begin(table, owners, owner, first):  # type: ignore[no-untyped-def]
-    """Return a row for an empty column or strip, the first one of its owner now."""
+def measure(places, facts):  # type: ignore[no-untyped-def]
+    """Find every extent anew, from where the pieces lie; what is empty is free."""
+    pieces, columns, strips, used, ends = places
+    columns[:, ACROSS:] = 0
+    strips[:, ACROSS:] = 0
+    used[:] = 0
+    ends[:] = 0
+    for piece in range(len(pieces)):
+        column = pieces[piece, OUTER]
+        if column != FREE:
+            pose = pieces[piece, POSE]
+            columns[column, ACROSS] = max(columns[column, ACROSS], facts.widths[piece, pose])
+            columns[column, ALONG] += facts.heights[piece, pose]
+    for column in range(len(columns)):
+        if columns[column, ALONG] == 0:
+            columns[column, OUTER] = FREE
+            continue
+        strip = columns[column, OUTER]
+        strips[strip, ACROSS] += columns[column, ACROSS]
+        strips[strip, ALONG] = max(strips[strip, ALONG], columns[column, ALONG])
+        ends[0] = column + 1
+    for strip in range(len(strips)):
+        if strips[strip, ALONG] == 0:
+            strips[strip, OUTER] = FREE
+            continue
+        used[strips[strip, OUTER]] += strips[strip, ALONG]
+        ends[1] = strip + 1
+
+
+@compiled
+def begin(table, outer):  # type: ignore[no-untyped-def]
+    """Return a free row, which lies in another one from now on."""
     row = 0
     while table[row, OUTER] != FREE:
         row += 1
-    table[row, OUTER] = owner
-    table[row, ACROSS] = 0
-    table[row, ALONG] = 0
-    table[row, FIRST] = NONE
-    table[row, NEXT] = owners[owner, first]
-    owners[owner, first] = row
+    table[row, OUTER] = outer
     return row
 
 
 @compiled
-def unlink(row, table, following, owners, owner, first):  # type: ignore[no-untyped-def]
-    """Take a row out of the list of its owner."""
-    other = owners[owner, first]
-    if other == row:
-        owners[owner, first] = table[row, following]
-        return
-    while table[other, following] != row:
-        other = table[other, following]
-    table[other, following] = table[row, following]
-
-
-@compiled
-def remove(piece, pieces, columns, strips, sheets, widths, heights):  # type: ignore[no-untyped-def]
-    """Take a piece out of its column; what is empty then goes too."""
-    column = pieces[piece, COLUMN]
-    pieces[piece, COLUMN] = NONE
-    unlink(piece, pieces, BESIDE, columns, column, FIRST)
+def put(piece, pose, column, places, facts):  # type: ignore[no-untyped-def]
+    """Put a piece into a column, which grows by it, as its strip and its sheet may do."""
+    pieces, columns, strips, used, _ = places
+    pieces[piece, OUTER] = column
+    pieces[piece, POSE] = pose
     strip = columns[column, OUTER]
-    sheet = strips[strip, OUTER]
-    before = strips[strip, ALONG]
-    if columns[column, FIRST] == NONE:
-        unlink(column, columns, NEXT, strips, strip, FIRST)
-        columns[column, OUTER] = FREE
-        if strips[strip, FIRST] == NONE:
-            unlink(strip, strips, NEXT, sheets, sheet, FIRST_STRIP)
-            strips[strip, OUTER] = FREE
-            sheets[sheet, USED] -= before
-            return
-    else:
-        across = 0
-        along = 0
-        other = columns[column, FIRST]
-        while other != NONE:
-            pose = pieces[other, POSE]
-            across = max(across, widths[other, pose])
-            along += heights[other, pose]
-            other = pieces[other, BESIDE]
-        columns[column, ACROSS] = across
-        columns[column, ALONG] = along
-    across = 0
-    along = 0
-    other = strips[strip, FIRST]
-    while other != NONE:
-        across += columns[other, ACROSS]
-        along = max(along, columns[other, ALONG])
-        other = columns[other, NEXT]
-    strips[strip, ACROSS] = across
-    strips[strip, ALONG] = along
-    sheets[sheet, USED] += along - before
+    wider = facts.widths[piece, pose] - columns[column, ACROSS]
+    if wider > 0:
+        columns[column, ACROSS] += wider
+        strips[strip, ACROSS] += wider
+    columns[column, ALONG] += facts.heights[piece, pose]
+    higher = columns[column, ALONG] - strips[strip, ALONG]
+    if higher > 0:
+        strips[strip, ALONG] += higher
+        used[strips[strip, OUTER]] += higher
 
 
 @compiled
-def insert(  # type: ignore[no-untyped-def]
-    piece, pieces, columns, strips, sheets, widths, heights, poses, full, rules, random, blinks,
-    inner, outer,
-):  # fmt: skip
-    """Put a piece where it costs the least room; tell whether there was any. A share of the places,
-    `blinks` of a thousand, is overlooked; `inner` and `outer` weigh, in percent, room that is lost
-    above a column and beside a strip."""
+def insert(piece, places, facts, random, blinks, inner, outer):  # type: ignore[no-untyped-def]
+    """Put a piece where it costs the least room; tell whether there was any. `inner` and `outer`
+    weigh, in percent, room that is lost above a column and beside a strip."""
+    _, columns, strips, used, ends = places
+    full = facts.full
     least = 1 << 62
-    best_pose = 0
-    best_kind = NONE
-    best_place = NONE
-    is_exact = rules & EXACT != 0
-    for pose in range(poses[piece]):
-        width = widths[piece, pose]
-        height = heights[piece, pose]
-        for sheet in range(sheets.shape[0]):
-            most_across = full[sheet, 0]
-            room = full[sheet, 1] - sheets[sheet, USED]
-            if width > most_across or height > full[sheet, 1]:
+    best_pose = best_column = best_strip = best_sheet = FREE
+    for pose in range(facts.poses[piece]):
+        width = facts.widths[piece, pose]
+        height = facts.heights[piece, pose]
+        for column in range(0 if facts.is_two_stage else ends[0]):
+            strip = columns[column, OUTER]
+            if strip == FREE:
                 continue
-            strip = sheets[sheet, FIRST_STRIP]
-            while strip != NONE:
-                high = strips[strip, ALONG]
-                free = most_across - strips[strip, ACROSS]
-                may_stand = height == high if rules == TWO_STAGES | EXACT else height <= high + room
-                if width <= free and may_stand and draw(random, 1000) >= blinks:
-                    if height <= high:
-                        cost = width * (high - height) * inner
-                    else:
-                        cost = (height - high) * (most_across - width) * outer
-                    if cost < least:
-                        least = cost
-                        best_pose = pose
-                        best_kind = 1
-                        best_place = strip
-                if rules & TWO_STAGES == 0:
-                    column = strips[strip, FIRST]
-                    while column != NONE:
-                        broad = columns[column, ACROSS]
-                        along = columns[column, ALONG] + height
-                        if (
-                            along <= high + room
-                            and width - broad <= free
-                            and (not is_exact or width == broad)
-                            and draw(random, 1000) >= blinks
-                        ):
-                            if width <= broad:
-                                cost = (broad - width) * height * 100
-                            else:
-                                cost = (width - broad) * columns[column, ALONG] * 100
-                            if along > high:
-                                cost += (along - high) * (most_across - broad) * outer
-                            elif width > broad:
-                                cost += (width - broad) * (high - along) * inner
-                            if cost < least:
-                                least = cost
-                                best_pose = pose
-                                best_kind = 0
-                                best_place = column
-                        column = columns[column, NEXT]
-                strip = strips[strip, NEXT]
-            if height <= room and draw(random, 1000) >= blinks:
-                cost = height * (most_across - width) * outer
-                if cost < least:
-                    least = cost
-                    best_pose = pose
-                    best_kind = 2
-                    best_place = sheet
-    if best_kind == NONE:
+            sheet = strips[strip, OUTER]
+            high = strips[strip, ALONG]
+            along = columns[column, ALONG] + height
+            wider = width - columns[column, ACROSS]
+            if (
+                along > high + full[sheet, 1] - used[sheet]
+                or wider > full[sheet, 0] - strips[strip, ACROSS]
+                or (facts.is_exact and wider != 0)
+                or draw(random, 1000) < blinks
+            ):
+                continue
+            cost = 100 * (wider * columns[column, ALONG] if wider > 0 else -wider * height)
+            if along > high:
+                cost += (along - high) * (full[sheet, 0] - columns[column, ACROSS]) * outer
+            elif wider > 0:
+                cost += wider * (high - along) * inner
+            if cost < least:
+                least = cost
+                best_pose, best_column = pose, column
+        for strip in range(ends[1]):
+            sheet = strips[strip, OUTER]
+            if sheet == FREE or width > full[sheet, 0] - strips[strip, ACROSS]:
+                continue
+            higher = height - strips[strip, ALONG]
+            if (
+                higher > full[sheet, 1] - used[sheet]
+                or (facts.is_two_stage and facts.is_exact and higher != 0)
+                or draw(random, 1000) < blinks
+            ):
+                continue
+            cost = -higher * width * inner
+            if higher > 0:
+                cost = higher * (full[sheet, 0] - width) * outer
+            if cost < least:
+                least = cost
+                best_pose, best_column, best_strip = pose, FREE, strip
+        for sheet in range(len(used)):
+            if width > full[sheet, 0] or height > full[sheet, 1] - used[sheet]:
+                continue
+            cost = height * (full[sheet, 0] - width) * outer
+            if cost < least and draw(random, 1000) >= blinks:
+                least = cost
+                best_pose, best_column, best_strip, best_sheet = pose, FREE, FREE, sheet
+    if best_pose == FREE:
         return False
-    width = widths[piece, best_pose]
-    height = heights[piece, best_pose]
-    column = best_place
-    if best_kind > 0:
-        strip = best_place
-        if best_kind == 2:
-            strip = begin(strips, sheets, best_place, FIRST_STRIP)
-        column = begin(columns, strips, strip, FIRST)
-    put(piece, best_pose, column, pieces, columns, strips, sheets, width, height)
+    if best_column == FREE:
+        if best_strip == FREE:
+            best_strip = begin(strips, best_sheet)
+            ends[1] = max(ends[1], best_strip + 1)
+        best_column = begin(columns, best_strip)
+        ends[0] = max(ends[0], best_column + 1)
+    put(piece, best_pose, best_column, places, facts)
     return True
 
 
 @compiled
-def put(piece, pose, column, pieces, columns, strips, sheets, width, height):  # type: ignore[no-untyped-def]
-    """Put a piece into a column, which grows by it."""
-    pieces[piece, COLUMN] = column
-    pieces[piece, POSE] = pose
-    pieces[piece, BESIDE] = columns[column, FIRST]
-    columns[column, FIRST] = piece
-    strip = columns[column, OUTER]
-    if width > columns[column, ACROSS]:
-        strips[strip, ACROSS] += width - columns[column, ACROSS]
-        columns[column, ACROSS] = width
-    columns[column, ALONG] += height
-    if columns[column, ALONG] > strips[strip, ALONG]:
-        sheets[strips[strip, OUTER], USED] += columns[column, ALONG] - strips[strip, ALONG]
-        strips[strip, ALONG] = columns[column, ALONG]
+def recreate(places, facts, random, way, blinks, inner, outer):  # type: ignore[no-untyped-def]
+    """Give a place to pieces that have none, the largest first by a way of sorting them; return the
+    area of those that find none."""
+    keys = facts.keys[way]
+    out = np.flatnonzero(places.pieces[:, OUTER] == FREE)
+    for place in range(1, len(out)):
+        piece, before = out[place], place - 1
+        while before >= 0 and keys[out[before]] < keys[piece]:
+            out[before + 1] = out[before]
+            before -= 1
+        out[before + 1] = piece
+    left = 0
+    for piece in out:
+        if not insert(piece, places, facts, random, blinks, inner, outer):
+            left += facts.keys[0, piece]
+    return left
 
 
 @compiled
-def gather(columns, strips, sheets, full, area):  # type: ignore[no-untyped-def]
+def ruin(places, random):  # type: ignore[no-untyped-def]
+    """Take some pieces out: whole strips, whole columns, some of two sheets, or any."""
+    pieces, columns, strips, used, _ = places
+    kind = draw(random, 10)
+    wanted = 1 + draw(random, MOST_RUINED)
+    tries = 4 if kind < 3 else wanted + 4 if kind < 6 else 6 * wanted if kind < 8 else wanted
+    one, other = draw(random, len(used)), draw(random, len(used))
+    taken = 0
+    for _ in range(tries):
+        piece = draw(random, len(pieces))
+        column = pieces[piece, OUTER]
+        if column == FREE:
+            continue
+        strip = columns[column, OUTER]
+        if kind >= 6:
+            if kind >= 8 or strips[strip, OUTER] in (one, other):
+                pieces[piece, OUTER] = FREE
+            continue
+        for each in range(len(pieces)):
+            own = pieces[each, OUTER]
+            if own == column or (kind < 3 and own != FREE and columns[own, OUTER] == strip):
+                pieces[each, OUTER] = FREE
+                taken += 1
+        if taken >= wanted:
+            break
+
+
+@compiled
+def gather(places, facts, area):  # type: ignore[no-untyped-def]
     """Return how much the rests are in one place: the sum of their squares."""
+    _, columns, strips, used, ends = places
     total = 0.0
-    for sheet in range(sheets.shape[0]):
-        across = full[sheet, 0]
-        rest = float(across) * (full[sheet, 1] - sheets[sheet, USED]) / area
+    for sheet in range(len(used)):
+        rest = facts.full[sheet, 0] * (facts.full[sheet, 1] - used[sheet]) / area
         total += rest * rest
-        strip = sheets[sheet, FIRST_STRIP]
-        while strip != NONE:
-            high = strips[strip, ALONG]
-            rest = float(across - strips[strip, ACROSS]) * high / area
+    for strip in range(ends[1]):
+        if strips[strip, OUTER] != FREE:
+            across = facts.full[strips[strip, OUTER], 0]
+            rest = (across - strips[strip, ACROSS]) * strips[strip, ALONG] / area
             total += rest * rest
-            column = strips[strip, FIRST]
-            while column != NONE:
-                rest = float(columns[column, ACROSS]) * (high - columns[column, ALONG]) / area
-                total += rest * rest
-                column = columns[column, NEXT]
-            strip = strips[strip, NEXT]
+    for column in range(ends[0]):
+        if columns[column, OUTER] != FREE:
+            high = strips[columns[column, OUTER], ALONG]
+            rest = columns[column, ACROSS] * (high - columns[column, ALONG]) / area
+            total += rest * rest
     return total
 
 
 @compiled
-def sort(out, count, by, widths, heights, areas, random):  # type: ignore[no-untyped-def]
-    """Sort pieces by area, height, width or longest side, the largest first, or at random."""
-    keys = np.empty(count, np.int64)
-    for place in range(count):
-        piece = out[place]
-        if by < 4:
-            keys[place] = areas[piece]
-        elif by < 6:
-            keys[place] = heights[piece, 0]
-        elif by < 7:
-            keys[place] = widths[piece, 0]
-        elif by < 9:
-            keys[place] = max(widths[piece, 0], heights[piece, 0])
-        else:
-            keys[place] = draw(random, 1 << 20)
-    for place in range(1, count):
-        key = keys[place]
-        piece = out[place]
-        before = place - 1
-        while before >= 0 and keys[before] < key:
-            keys[before + 1] = keys[before]
-            out[before + 1] = out[before]
-            before -= 1
-        keys[before + 1] = key
-        out[before + 1] = piece
+def copy(source, target):  # type: ignore[no-untyped-def]
+    """Make two tables of places equal."""
+    target.pieces[:] = source.pieces
+    target.columns[:] = source.columns
+    target.strips[:] = source.strips
+    target.used[:] = source.used
+    target.ends[:] = source.ends
 
 
 @compiled
-def empty_column(column, pieces, columns, strips, sheets, widths, heights):  # type: ignore[no-untyped-def]
-    """Take out every piece of a column; return how many there were."""
-    taken = 0
-    piece = columns[column, FIRST]
-    while piece != NONE:
-        following = pieces[piece, BESIDE]
-        remove(piece, pieces, columns, strips, sheets, widths, heights)
-        taken += 1
-        piece = following
-    return taken
-
-
-@compiled
-def ruin(pieces, columns, strips, sheets, widths, heights, random, most):  # type: ignore[no-untyped-def]
-    """Take some pieces out: whole strips, whole columns, some of two sheets, or any."""
-    number = pieces.shape[0]
-    kind = draw(random, 10)
-    wanted = 1 + draw(random, most)
-    taken = 0
-    if kind < 6:
-        tries = 4 if kind < 3 else wanted + 4
-        while taken < wanted and tries > 0:
-            tries -= 1
-            piece = draw(random, number)
-            if pieces[piece, COLUMN] < 0:
-                continue
-            column = pieces[piece, COLUMN]
-            if kind >= 3:
-                taken += empty_column(column, pieces, columns, strips, sheets, widths, heights)
-                continue
-            column = strips[columns[column, OUTER], FIRST]
-            while column != NONE:
-                following = columns[column, NEXT]
-                taken += empty_column(column, pieces, columns, strips, sheets, widths, heights)
-                column = following
-    elif kind < 8:
-        piece = draw(random, number)
-        other = draw(random, sheets.shape[0])
-        if pieces[piece, COLUMN] >= 0:
-            own = strips[columns[pieces[piece, COLUMN], OUTER], OUTER]
-            for _ in range(wanted * 6):
-                piece = draw(random, number)
-                if pieces[piece, COLUMN] >= 0:
-                    sheet = strips[columns[pieces[piece, COLUMN], OUTER], OUTER]
-                    if sheet in (own, other):
-                        remove(piece, pieces, columns, strips, sheets, widths, heights)
-    else:
-        for _ in range(wanted):
-            piece = draw(random, number)
-            if pieces[piece, COLUMN] >= 0:
-                remove(piece, pieces, columns, strips, sheets, widths, heights)
-
-
-@compiled
-def anneal(  # type: ignore[no-untyped-def]
-    pieces, columns, strips, sheets, widths, heights, poses, areas, full, rules, random, rounds,
-    temperature, most_ruined, weight, blinks,
-):  # fmt: skip
+def anneal(places, facts, kept, random, rounds, temperature):  # type: ignore[no-untyped-def]
     """Ruin and recreate for some rounds, or until every piece is placed; return the rounds. The
-    cost is the area that is not placed, in plates; `weight` draws rests together."""
-    number = pieces.shape[0]
-    area = 0.0
-    for sheet in range(sheets.shape[0]):
-        area = max(area, float(full[sheet, 0]) * full[sheet, 1])
-    missing = 0
-    for piece in range(number):
-        if pieces[piece, COLUMN] == NONE:
-            missing += areas[piece]
-    cost = missing / area - weight * gather(columns, strips, sheets, full, area)
-    kept_pieces = pieces.copy()
-    kept_columns = columns.copy()
-    kept_strips = strips.copy()
-    kept_sheets = sheets.copy()
-    out = np.empty(number, np.int64)
+    cost is the area that is not placed, in plates, less what rests that lie together are worth.
+    `kept` is room for places."""
+    area = float((facts.full[:, 0] * facts.full[:, 1]).max())
+    missing = facts.keys[0][places.pieces[:, OUTER] == FREE].sum()
+    cost = missing / area - WEIGHT * gather(places, facts, area)
+    copy(places, kept)
     for done in range(rounds):
         if missing == 0:
             return done
-        ruin(pieces, columns, strips, sheets, widths, heights, random, most_ruined)
-        count = 0
-        for piece in range(number):
-            if pieces[piece, COLUMN] == NONE:
-                out[count] = piece
-                count += 1
-        sort(out, count, draw(random, 10), widths, heights, areas, random)
-        inner = 50 + draw(random, 100)
-        outer = 50 + draw(random, 100)
-        left = 0
-        for place in range(count):
-            if not insert(
-                out[place], pieces, columns, strips, sheets, widths, heights, poses, full, rules,
-                random, blinks, inner, outer,
-            ):  # fmt: skip
-                left += areas[out[place]]
-        new = left / area - weight * gather(columns, strips, sheets, full, area)
+        ruin(places, random)
+        measure(places, facts)
+        way, inner, outer = draw(random, len(facts.keys)), draw(random, 100), draw(random, 100)
+        left = recreate(places, facts, random, way, BLINKS, 50 + inner, 50 + outer)
+        new = left / area - WEIGHT * gather(places, facts, area)
         chance = (draw(random, 1 << 24) + 1) / float(1 << 24)
         if new <= cost - temperature * np.log(chance):
             cost = new
             missing = left
-            kept_pieces[:] = pieces
-            kept_columns[:] = columns
-            kept_strips[:] = strips
-            kept_sheets[:] = sheets
+            copy(places, kept)
         else:
-            pieces[:] = kept_pieces
-            columns[:] = kept_columns
-            strips[:] = kept_strips
-            sheets[:] = kept_sheets
+            copy(kept, places)
     return rounds

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import isqrt
 from typing import Final, NamedTuple
 
@@ -25,7 +26,6 @@ from ulak.services.cutting.optimise.model import (
     Unsolvable,
     X,
     Y,
-    count_stacked,
     find_cut_size,
     is_reusable,
     to_units,
@@ -46,6 +46,7 @@ class Placed(NamedTuple):
 
 Column = list[Placed]
 Strip = list[Column]
+Content = Sequence[Strip] | Sequence[Column] | Sequence[Placed] | Placed
 
 
 class Layout(NamedTuple):
@@ -69,20 +70,16 @@ class Layout(NamedTuple):
 class Problem:
     """An order as the search sees it: cut sizes, and plates without their trim."""
 
+    order: Order
     parts: tuple[Part, ...]
     plates: tuple[Plate, ...]
     kerf: int
-    is_two_stage: bool
-    trimming: bool
     axes: tuple[int, ...]
     """The axes along which the first cuts may divide a plate."""
-    offcut: Pair
-    stack: int
-    """So many identical sheets are cut in one cycle."""
 
     @property
-    def pieces(self) -> int:
-        return sum(part.quantity for part in self.parts)
+    def is_two_stage(self) -> bool:
+        return self.order.stages == 2
 
 
 def read_problem(order: Order) -> Problem:
@@ -105,10 +102,7 @@ def read_problem(order: Order) -> Problem:
     if too_large:
         raise Oversize(f"larger than a sheet: {', '.join(dict.fromkeys(too_large))}")
     axes = {"x": (X,), "y": (Y,), "": (Y, X)}[order.first_cut]
-    return Problem(
-        parts, plates, to_units(order.kerf), order.stages == 2, order.trimming, axes,
-        order.least_rest, count_stacked(order),
-    )  # fmt: skip
+    return Problem(order, parts, plates, to_units(order.kerf), axes)
 
 
 def _read_plate(number: int, stock: Stock, order: Order) -> Plate:
@@ -142,112 +136,84 @@ def _read_part(number: int, part: OrderPart, order: Order, plates: Sequence[Plat
 
 def build_sheets(layouts: Iterable[Layout], problem: Problem) -> tuple[Sheet, ...]:
     """Return the cut trees of layouts; the sheet with the largest reusable rest is the last one."""
-    sheets = [_build(layout, problem.kerf) for layout in layouts]
-    sheets.sort(key=lambda sheet: (find_best_rest(sheet, problem.offcut), sheet.plate))
+    sheets = []
+    for plate, axis, strips in layouts:
+        root = _build(strips, plate.corner, plate.usable, axis, problem.kerf)
+        if root.children and root.axis != axis:
+            # One strip takes the whole plate: the stage of the first cuts is used all the same.
+            root = Piece(plate.corner, plate.usable, axis, (root,))
+        sheets.append(Sheet(plate.number, root))
+    sheets.sort(key=lambda sheet: (find_best_rest(sheet, problem.order.least_rest), sheet.plate))
     return tuple(sheets)
 
 
 def find_best_rest(sheet: Sheet, least: Pair) -> int:
     """Return the area of the largest rest that is worth keeping; 0: there is none."""
-    return max(
-        (piece.size[X] * piece.size[Y] for piece in sheet.root.walk()
-         if is_reusable(piece, least)), default=0,
-    )  # fmt: skip
+    rests = (piece.size for piece in sheet.root.walk() if is_reusable(piece, least))
+    return max((size[X] * size[Y] for size in rests), default=0)
 
 
-def _build(layout: Layout, kerf: int) -> Sheet:
-    plate, axis = layout.plate, layout.axis
-    strips = sorted(layout.strips, key=lambda strip: _strip_size(strip, axis, kerf), reverse=True)
-    children: list[Piece] = []
-    place = list(plate.corner)
-    for strip in strips:
-        depth = _strip_size(strip, axis, kerf)
-        size = _pair(axis, depth, plate.usable[1 - axis])
-        children.append(_build_strip(strip, (place[X], place[Y]), size, axis, kerf))
-        place[axis] += depth + kerf
-    root = _divided(plate.corner, plate.usable, axis, children, kerf)
-    if root.children and root.axis != axis:
-        # One strip takes the whole plate: the stage of the first cuts is used all the same.
-        root = Piece(plate.corner, plate.usable, axis, (root,))
-    return Sheet(plate.number, root)
-
-
-def _build_strip(strip: Strip, place: Pair, size: Pair, axis: int, kerf: int) -> Piece:
-    across, at = 1 - axis, list(place)
-    children: list[Piece] = []
-    for column in sorted(strip, key=lambda column: _column_size(column, axis, kerf), reverse=True):
-        _, breadth = _column_size(column, axis, kerf)
-        room = _pair(across, breadth, size[axis])
-        children.append(_build_column(column, (at[X], at[Y]), room, axis, kerf))
-        at[across] += breadth + kerf
-    return _divided(place, size, across, children, kerf)
-
-
-def _build_column(column: Column, place: Pair, size: Pair, axis: int, kerf: int) -> Piece:
-    across, at = 1 - axis, list(place)
-    children: list[Piece] = []
-    for placed in sorted(column, key=lambda placed: placed.pose.extents[across], reverse=True):
-        extents, here = placed.pose.extents, (at[X], at[Y])
-        part = Piece(here, extents, part=placed.part, is_upright=placed.pose.is_upright)
-        room = _pair(axis, extents[axis], size[across])
-        children.append(_divided(here, room, across, [part], kerf))
-        at[axis] += extents[axis] + kerf
-    return _divided(place, size, axis, children, kerf)
-
-
-def _divided(place: Pair, size: Pair, axis: int, children: list[Piece], kerf: int) -> Piece:
-    """Return a piece with its children, and with the rest behind them; an only child that fills it
-    is the piece itself."""
-    last = children[-1]
-    if last.size == size:
-        return last
-    begin = last.place[axis] + last.size[axis] + kerf
-    left = place[axis] + size[axis] - begin
-    if left > 0:
-        corner = _pair(axis, begin, place[1 - axis])
-        children = [*children, Piece(corner, _pair(axis, left, size[1 - axis]))]
+def _build(content: Content, place: Pair, size: Pair, axis: int, kerf: int) -> Piece:
+    """Return the piece that holds strips, columns, parts or a part, divided along an axis: the
+    largest first, then the rest. An only child that fills it is the piece itself."""
+    if isinstance(content, Placed):
+        (extents, is_upright), at = content.pose, place[axis] + content.pose.extents[axis] + kerf
+        children = [Piece(place, extents, part=content.part, is_upright=is_upright)]
+    else:
+        children, at = [], place[axis]
+        measured = [(_measure(each, 1 - axis, kerf), each) for each in content]
+        for extents, each in sorted(
+            measured, key=lambda entry: (entry[0][axis], entry[0][1 - axis]), reverse=True
+        ):
+            corner = _pair(axis, at, place[1 - axis])
+            room = _pair(axis, extents[axis], size[1 - axis])
+            children.append(_build(each, corner, room, 1 - axis, kerf))
+            at += extents[axis] + kerf
+    if children[0].size == size:
+        return children[0]
+    if (left := place[axis] + size[axis] - at) > 0:
+        rest = _pair(axis, left, size[1 - axis])
+        children.append(Piece(_pair(axis, at, place[1 - axis]), rest))
     return Piece(place, size, axis, tuple(children))
+
+
+def _measure(content: Content, axis: int, kerf: int) -> Pair:
+    """Return the extents of what is laid side by side along an axis."""
+    if isinstance(content, Placed):
+        return content.pose.extents
+    inner = [_measure(each, 1 - axis, kerf) for each in content]
+    along = sum(extents[axis] + kerf for extents in inner) - kerf
+    return _pair(axis, along, max(extents[1 - axis] for extents in inner))
+
+
+def find_depth(layout: Layout, kerf: int) -> int:
+    """Return how far the strips of a layout reach, with a kerf behind each."""
+    return _measure(layout.strips, layout.axis, kerf)[layout.axis] + kerf
 
 
 def _pair(axis: int, along: int, across: int) -> Pair:
     return (along, across) if axis == X else (across, along)
 
 
-def _column_size(column: Column, axis: int, kerf: int) -> Pair:
-    """Return how far a column reaches along the axis of its sheet, and how broad it is."""
-    along = sum(placed.pose.extents[axis] + kerf for placed in column) - kerf
-    return along, max(placed.pose.extents[1 - axis] for placed in column)
-
-
-def _strip_size(strip: Strip, axis: int, kerf: int) -> int:
-    return max(_column_size(column, axis, kerf)[0] for column in strip)
-
-
 def find_bound(problem: Problem) -> int:
-    """Return how many sheets every plan needs: by area, and by parts of which no two, or only few,
-    fit beside each other (dual feasible functions)."""
-    if len(problem.plates) > 1:
-        largest = max(_area(plate.usable, problem.kerf) for plate in problem.plates)
-        return max(1, -(-_total_area(problem) // largest))
-    plate, kerf = problem.plates[0], problem.kerf
-    width, height = plate.usable[X] + kerf, plate.usable[Y] + kerf
-    poses = [
-        (part.quantity, [(p.extents[X] + kerf, p.extents[Y] + kerf) for p in part.poses])
-        for part in problem.parts
-    ]
-    best = -(-_total_area(problem) // (width * height))
+    """Return how many sheets every plan needs: by area; and where all plates are equal, by parts of
+    which no two, or only few, fit beside each other (dual feasible functions)."""
+
+    def grow(size: Pair) -> Pair:
+        return size[X] + problem.kerf, size[Y] + problem.kerf
+
+    full = [grow(plate.usable) for plate in problem.plates]
+    width, height = max(full, key=lambda size: size[X] * size[Y])
+    poses = [(part.quantity, [grow(p.extents) for p in part.poses]) for part in problem.parts]
     # Fewer are tried where there are many parts: it comes before the first plan.
-    most = min(24, max(1, isqrt(_GROWN // len(poses))))
+    most = min(24, max(1, isqrt(_GROWN // len(poses)))) if len(problem.plates) == 1 else 0
     wide = _sample({w for _, own in poses for w, _ in own if 2 * w <= width}, most)
     high = _sample({h for _, own in poses for _, h in own if 2 * h <= height}, most)
-    for least_w in (0, *wide):
-        for least_h in (0, *high):
-            total = sum(
-                n * min(_grow(w, width, least_w) * _grow(h, height, least_h) for w, h in own)
-                for n, own in poses
-            )
-            best = max(best, -(-total // (width * height)))
-    return max(1, best)
+    totals = (
+        sum(n * min(_grow(w, width, v) * _grow(h, height, u) for w, h in own) for n, own in poses)
+        for v, u in product((0, *wide), (0, *high))
+    )
+    return max(-(-total // (width * height)) for total in totals)
 
 
 def _grow(size: int, full: int, least: int) -> int:
@@ -259,14 +225,4 @@ def _grow(size: int, full: int, least: int) -> int:
 
 
 def _sample(sizes: set[int], most: int) -> list[int]:
-    ordered = sorted(sizes)
-    step = max(1, -(-len(ordered) // most))
-    return ordered[::step]
-
-
-def _total_area(problem: Problem) -> int:
-    return sum(part.quantity * _area(part.poses[0].extents, problem.kerf) for part in problem.parts)
-
-
-def _area(size: Pair, kerf: int) -> int:
-    return (size[X] + kerf) * (size[Y] + kerf)
+    return sorted(sizes)[:: max(1, -(-len(sizes) // most))] if most else []

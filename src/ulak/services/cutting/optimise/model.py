@@ -146,9 +146,19 @@ class Piece:
         for child in self.children:
             yield from child.walk()
 
+
+class Cut(NamedTuple):
+    """A full cut through a piece; cuts of depth 0 go through the whole plate."""
+
+    number: int
+    depth: int
+    axis: int
+    begin: Pair
+    end: Pair
+
     @property
-    def is_rest(self) -> bool:
-        return self.part is None and not self.children
+    def length(self) -> int:
+        return self.end[1 - self.axis] - self.begin[1 - self.axis]
 
 
 class Sheet(NamedTuple):
@@ -186,7 +196,8 @@ def find_cut_size(part: OrderPart, order: Order) -> Pair:
 
 def is_reusable(piece: Piece, least: Pair) -> bool:
     """Tell whether a piece is a rest that is worth keeping, in either orientation."""
-    return piece.is_rest and max(piece.size) >= max(least) and min(piece.size) >= min(least)
+    is_rest = piece.part is None and not piece.children
+    return is_rest and max(piece.size) >= max(least) and min(piece.size) >= min(least)
 
 
 def count_stacked(order: Order) -> int:
@@ -194,12 +205,23 @@ def count_stacked(order: Order) -> int:
     return max(int(order.stack_height // order.thickness), 1) if order.thickness > 0 else 1
 
 
-def count_cuts(piece: Piece) -> tuple[int, int]:
-    """Return by how many full cuts a piece is divided into its children, and their length."""
-    if piece.axis is None or not piece.children:
-        return 0, 0
-    last = piece.children[-1]
-    end = last.place[piece.axis] + last.size[piece.axis]
-    has_dust = end < piece.place[piece.axis] + piece.size[piece.axis]
-    count = len(piece.children) - 1 + has_dust
-    return count, count * piece.size[1 - piece.axis]
+def list_cuts(root: Piece) -> list[Cut]:
+    """Return the cuts of a sheet in their order: those of a piece, then those of its children, one
+    child after the other. A piece that ends at the edge needs none, and dust is cut off."""
+    cuts: list[Cut] = []
+
+    def divide(piece: Piece, depth: int) -> None:
+        if (axis := piece.axis) is None:
+            return
+        far = piece.place[axis] + piece.size[axis]
+        across = piece.place[1 - axis], piece.place[1 - axis] + piece.size[1 - axis]
+        for child in piece.children:
+            at = child.place[axis] + child.size[axis]
+            if at < far:
+                begin, end = ((at, side) if axis == X else (side, at) for side in across)
+                cuts.append(Cut(len(cuts) + 1, depth, axis, begin, end))
+        for child in piece.children:
+            divide(child, depth + 1)
+
+    divide(root, 0)
+    return cuts

@@ -7,13 +7,17 @@ from itertools import product
 from typing import Final
 
 from ulak.services.cutting.optimise.layout import Layout, Placed, Problem, Strip
-from ulak.services.cutting.optimise.model import Pair, Part, Plate, Pose
+from ulak.services.cutting.optimise.model import Pair, Plate
 
 _OPEN: Final = 300
 """Of so many strips, columns and sheets, the last ones, a part may still use the room: 30,000
 parts that are all different take 20 s, a guess."""
 _LOOKS: Final = 20_000
 """Looks at columns up to which every way is tried; beyond it one, for the sake of time."""
+
+
+Grown = tuple[Pair, Placed]
+"""A part in a pose, and its extents, greater by the kerf."""
 
 
 class _Room:
@@ -62,55 +66,51 @@ def _pack_one_way(
     that the last sheet has left, and the layouts."""
     kerf, across = problem.kerf, 1 - axis
     full = plate.usable[0] + kerf, plate.usable[1] + kerf
-    sized: list[tuple[tuple[int, int], Part, list[Pose]]] = []
+    sized: list[tuple[Pair, int, list[Grown]]] = []
     for part in problem.parts:
         if counts[part.number]:
-            fitting = filter(plate.holds, part.poses)
-            poses = [Pose((x + kerf, y + kerf), up) for (x, y), up in fitting]
-            poses.sort(key=lambda pose: pose.extents[axis], reverse=high_strips)
-            first = poses[0].extents
-            size = (first[0] * first[1] if by_area else first[axis]), first[across]
-            sized.append((size, part, poses))
+            poses = [
+                ((pose.extents[0] + kerf, pose.extents[1] + kerf), Placed(part.number, pose))
+                for pose in filter(plate.holds, part.poses)
+            ]
+            poses.sort(key=lambda grown: grown[0][axis], reverse=high_strips)
+            (x, y), _ = poses[0]
+            size = (x * y if by_area else (x, y)[axis]), (x, y)[across]
+            sized.append((size, counts[part.number], poses))
     columns, strips, sheets = list[_Room](), list[_Room](), list[_Room]()
     # In two stages a column has one part.
     levels = (strips, sheets) if problem.is_two_stage else (columns, strips, sheets)
-    for _, part, poses in sorted(sized, key=lambda entry: entry[0], reverse=True):
+    for _, count, poses in sorted(sized, key=lambda entry: entry[0], reverse=True):
         # Where one piece has found no room, its equals need not look again.
         places = [0, 0, 0]
-        for _ in range(counts[part.number]):
+        for _ in range(count):
             for level, rooms in enumerate(levels):
-                places[level], pose = _find_room(rooms, places[level], poses, is_last=level == 0)
-                if pose is not None:
+                places[level], found = _find_room(rooms, places[level], poses, is_last=level == 0)
+                if found is not None:
                     break
             else:
-                pose = poses[0]
-                sheets.append(_Room(axis, full, list[Strip](), is_exact=not problem.trimming))
-            room = rooms[places[level]]
+                found = poses[0]
+                sheets.append(_Room(axis, full, list[Strip](), is_exact=not problem.order.trimming))
+            room, (extents, placed) = rooms[places[level]], found
             for deeper in reversed(levels[:level]):
-                room = room.cut(pose.extents)
+                room = room.cut(extents)
                 deeper.append(room)
-            placed = Placed(part.number, Pose(_less(pose.extents, kerf), pose.is_upright))
             if problem.is_two_stage:
-                room.cut(pose.extents).content.append(placed)
+                room = room.cut(extents)
             else:
-                room.used += pose.extents[room.axis]
-                room.content.append(placed)
+                room.used += extents[room.axis]
+            room.content.append(placed)
     last = sheets[-1]
     layouts = [Layout(plate, axis, room.content) for room in sheets]
     return (last.size[axis] - last.used) * last.size[across], layouts
 
 
 def _find_room(
-    rooms: Sequence[_Room], first: int, poses: Sequence[Pose], *, is_last: bool
-) -> tuple[int, Pose | None]:
+    rooms: Sequence[_Room], first: int, poses: Sequence[Grown], *, is_last: bool
+) -> tuple[int, Grown | None]:
     """Return the place of the first room, from `first` on, that has room, and the pose for it."""
     for place in range(max(first, len(rooms) - _OPEN), len(rooms)):
-        room = rooms[place]
-        for pose in poses:
-            if room.has_room(pose.extents, is_last=is_last):
-                return place, pose
+        for grown in poses:
+            if rooms[place].has_room(grown[0], is_last=is_last):
+                return place, grown
     return len(rooms), None
-
-
-def _less(extents: Pair, kerf: int) -> Pair:
-    return extents[0] - kerf, extents[1] - kerf

@@ -20,10 +20,10 @@ from ulak.services.cutting.optimise.layout import (
 from ulak.services.cutting.optimise.model import (
     Order,
     Plan,
-    Plate,
     Sheet,
     Unsolvable,
-    count_cuts,
+    count_stacked,
+    list_cuts,
 )
 from ulak.services.cutting.optimise.packing import pack
 
@@ -34,27 +34,23 @@ class Clock:
     """How much of a budget is spent, in seconds or in rounds."""
 
     def __init__(self, seconds: float, rounds: int | None) -> None:
-        self._began, self._seconds = time.monotonic(), seconds
-        self._rounds, self.done = rounds, 0
+        self._seconds, self._rounds, self.done = seconds, rounds, 0
+        self.begin()
 
     def begin(self) -> None:
         """Begin to count anew."""
         self._began = time.monotonic()
 
     @property
-    def share(self) -> float:
-        """The share of the budget that is spent, 1 at its end."""
-        if self._rounds is not None:
-            return min(1.0, self.done / self._rounds) if self._rounds else 1.0
-        return min(1.0, (time.monotonic() - self._began) / max(self._seconds, 1e-9))
-
-    @property
-    def is_over(self) -> bool:
-        return self.share >= 1.0
-
-    @property
-    def seconds(self) -> float:
+    def passed_s(self) -> float:
         return time.monotonic() - self._began if self._rounds is None else 0.0
+
+    @property
+    def share(self) -> float:
+        """The share of the budget that is spent: 1 at its end, or a little more."""
+        if self._rounds is None:
+            return self.passed_s / max(self._seconds, 1e-9)
+        return self.done / self._rounds if self._rounds else 1.0
 
 
 def solve(
@@ -69,22 +65,35 @@ def solve(
     """
     problem = read_problem(order)
     clock = Clock(seconds, iterations if seconds > 0 else 0)
-    run = _Run(problem, clock, seed, on_better)
-    counts = [part.quantity for part in problem.parts]
-    layouts = pack_stock(counts, problem)
-    run.offer(layouts, "greedy")
+    best = Plan((), bound=find_bound(problem))
+
+    def keep(plan: Plan) -> None:
+        nonlocal best
+        if not best.sheets or rank(plan.sheets, problem) < rank(best.sheets, problem):
+            best = replace(plan, bound=best.bound, seconds=round(clock.passed_s, 2))
+            if on_better is not None:
+                on_better(best)
+
+    def offer(layouts: Sequence[Layout], algorithm: str) -> None:
+        keep(Plan(build_sheets(layouts, problem), algorithm))
+
+    layouts = pack_stock(problem)
+    offer(layouts, "greedy")
     if start is not None:
-        run.keep(start)
-    if not clock.is_over:
-        run.improve(counts, layouts)
-    return run.plan
+        keep(start)
+    if clock.share < 1 and _has_search(problem):
+        from ulak.services.cutting.optimise.improvement import Improvement
+
+        clock.begin()
+        Improvement(problem, clock, seed, offer, layouts).run()
+    return best
 
 
-def pack_stock(counts: Sequence[int], problem: Problem) -> list[Layout]:
+def pack_stock(problem: Problem) -> list[Layout]:
     """Return a greedy layout of everything: the counted plates that are cheaper than the others
     first. Raises `Unsolvable`: there are too few plates."""
-    left, layouts = list(counts), list[Layout]()
-    for plate in sorted(problem.plates, key=_dearness):
+    left, layouts = [part.quantity for part in problem.parts], list[Layout]()
+    for plate in sorted(problem.plates, key=lambda p: (p.quantity is None, p.cost / p.area)):
         own = [n * part.fits_on(plate) for n, part in zip(left, problem.parts, strict=True)]
         if not any(own):
             continue
@@ -101,52 +110,21 @@ def pack_stock(counts: Sequence[int], problem: Problem) -> list[Layout]:
     return layouts
 
 
-def _dearness(plate: Plate) -> tuple[bool, float]:
-    return plate.quantity is None, plate.cost / plate.area
+def _has_search(problem: Problem) -> bool:
+    """Compile the search, and tell whether it can be used."""
+    # Not before the greedy start: the import takes longer than that, and the first time on a
+    # machine what is compiled takes some 20 s.
+    try:
+        from ulak.services.cutting.optimise.improvement import warm_up
 
-
-class _Run:
-    """One order being solved."""
-
-    def __init__(
-        self, problem: Problem, clock: Clock, seed: int, on_better: Callable[[Plan], None] | None
-    ) -> None:
-        self._problem, self._clock, self._seed = problem, clock, seed
-        self._on_better = on_better
-        self.bound = find_bound(problem)
-        self.plan = Plan((), bound=self.bound)
-
-    def offer(self, layouts: Sequence[Layout], algorithm: str) -> None:
-        """Keep layouts of everything if they are better."""
-        self.keep(Plan(build_sheets(layouts, self._problem), algorithm))
-
-    def keep(self, plan: Plan) -> None:
-        """Keep a plan if it is better."""
-        new, old = rank(plan.sheets, self._problem), rank(self.plan.sheets, self._problem)
-        if self.plan.sheets and new >= old:
-            return
-        self.plan = replace(plan, bound=self.bound, seconds=round(self._clock.seconds, 2))
-        if self._on_better is not None:
-            self._on_better(self.plan)
-
-    def improve(self, counts: Sequence[int], start: Sequence[Layout]) -> None:
-        """Use the rest of the time, from layouts of everything on."""
-        # Not before: to import them takes longer than the greedy start.
-        try:
-            from ulak.services.cutting.optimise.improvement import Improvement, warm_up
-
-            # The first time on a machine the search is compiled, which takes some 20 s.
-            warm_up(self._problem)
-        except ImportError:
-            log.warning("plans are greedy: pip install 'ulak[cutting]' brings the search")
-            return
-        except OSError as error:  # nowhere to keep what was compiled
-            log.warning("plans are greedy: no search can be compiled", extra={"error": str(error)})
-            return
-        self._clock.begin()
-        Improvement(self._problem, self._clock, self._seed, self.offer, self.bound).run(
-            counts, start
-        )
+        warm_up(problem)
+    except ImportError:
+        log.warning("plans are greedy: pip install 'ulak[cutting]' brings the search")
+        return False
+    except OSError as error:  # nowhere to keep what was compiled
+        log.warning("plans are greedy: no search can be compiled", extra={"error": str(error)})
+        return False
+    return True
 
 
 def rank(sheets: Sequence[Sheet], problem: Problem) -> tuple[int, ...]:
@@ -154,7 +132,8 @@ def rank(sheets: Sequence[Sheet], problem: Problem) -> tuple[int, ...]:
     number, the reusable rest of the last one, patterns, cycles of the saw, length of cuts."""
     patterns = Counter(sheets)
     cost = sum(problem.plates[sheet.plate].cost for sheet in sheets)
-    cycles = sum(-(-n // problem.stack) for n in patterns.values())
-    length = sum(count_cuts(piece)[1] for sheet in sheets for piece in sheet.root.walk())
-    rest = find_best_rest(sheets[-1], problem.offcut) if sheets else 0
+    stack = count_stacked(problem.order)
+    cycles = sum(-(-n // stack) for n in patterns.values())
+    length = sum(cut.length for sheet in sheets for cut in list_cuts(sheet.root))
+    rest = find_best_rest(sheets[-1], problem.order.least_rest) if sheets else 0
     return cost, len(sheets), -rest, len(patterns), cycles, length

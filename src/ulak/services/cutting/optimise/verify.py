@@ -10,7 +10,6 @@ import re
 from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Final, NamedTuple
 from xml.etree.ElementTree import Element
@@ -35,6 +34,11 @@ _ATTRIBUTES: Final = {
     "Part": (("id", "description", *_BOX, "length_along"), ()),
     "Rest": (_BOX, ("reusable",)),
 }  # fmt: skip
+# Of the figures of a Solution: digits behind the point.
+_DIGITS: Final = {
+    "boards": 0, "mqBoards": 10, "mqDrops": 10, "waste": 2, "patterns": 0, "cycles": 0, "zcuts": 0,
+    "cutLength": 5, "jobTime": 12, "gap": 2,
+}  # fmt: skip
 _NUMBER: Final = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,12}))?")
 _MM: Final = re.compile(r"[0-9]{1,7}\.[0-9]{2}")
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
@@ -44,34 +48,42 @@ Name = tuple[str, str, int, int]
 """Of equal parts: id, description, length and width as they are cut."""
 
 
-class _Damaged(Exception):
-    """Something cannot be read, and why."""
+class BadPlan(ValueError):
+    """It is no plan of version 2, and why."""
 
 
-class _Node(NamedTuple):
+class Node(NamedTuple):
     """An element of a cut tree."""
 
     tag: str
     place: Pair
     size: Pair
     axis: int = 0
-    children: tuple[_Node, ...] = ()
+    children: tuple[Node, ...] = ()
     facts: tuple[str, ...] = ()
     """Of a part: id, description, `length_along`. Of a rest: `reusable`."""
 
-    def find_leaves(self) -> Iterator[_Node]:
+    def find_leaves(self) -> Iterator[Node]:
         if self.tag != "Cut":
             yield self
         for child in self.children:
             yield from child.find_leaves()
 
 
-@dataclass(slots=True)
-class _Need:
-    """How many equal parts are ordered, and how many of them need their length along a side."""
+class StoredSheet(NamedTuple):
+    """A sheet as its plan says it; sheets, patterns and plates are numbered from 1."""
 
-    total: int = 0
-    along: Counter[str] = field(default_factory=Counter)
+    number: int
+    pattern: int
+    plate: int
+    name: str
+    size: Pair
+    root: Node
+
+    def list_offcuts(self) -> list[Pair]:
+        """Return the sizes of the rests that can be used again."""
+        rests = (leaf for leaf in self.root.find_leaves() if leaf.tag == "Rest")
+        return [rest.size for rest in rests if rest.facts]
 
 
 def find_faults(order: Order, data: bytes) -> list[str]:
@@ -83,8 +95,8 @@ def find_faults(order: Order, data: bytes) -> list[str]:
     raised.
     """
     try:
-        root = _parse(data)
-    except _Damaged as damage:
+        root = parse_plan(data)
+    except BadPlan as damage:
         return [str(damage)]
     judge = _Judge(order)
     if root.get("material") != order.material:
@@ -92,15 +104,15 @@ def find_faults(order: Order, data: bytes) -> list[str]:
     for number, element in enumerate(root[1:], start=1):
         judge.where = f"sheet {number}"
         try:
-            judge.take_sheet(element, number)
-        except _Damaged as damage:
-            judge.blame(str(damage))
+            judge.take_sheet(read_sheet(element, number), number)
+        except BadPlan as damage:
+            judge.faults.append(str(damage))
     judge.where = "plan"
     judge.check_quantities()
     judge.check_stock()
     try:
         judge.check_totals(root[0], len(root) - 1)
-    except _Damaged as damage:
+    except BadPlan as damage:
         judge.blame(str(damage))
     return judge.faults
 
@@ -122,32 +134,28 @@ class _Judge:
         self.placed: dict[Name, Counter[str]] = {name: Counter() for name in self.needs}
         self.names = {name[:2] for name in self.needs}
         self.used: Counter[int] = Counter()
-        self.patterns: dict[tuple[int, _Node], int] = {}
+        self.patterns: dict[tuple[int, Node], int] = {}
         self.counts: Counter[int] = Counter()
         self.plate_area = self.part_area = self.cuts = self.cut_length = 0
 
     def blame(self, fault: str) -> None:
         self.faults.append(f"{self.where}: {fault}")
 
-    def take_sheet(self, element: Element, number: int) -> None:
+    def take_sheet(self, sheet: StoredSheet, number: int) -> None:
         """Check one sheet, and count what is on it."""
-        _check_form(element, "Sheet")
-        if _count(element, "number") != number:
-            self.blame(f"its number is {element.get('number')}")
-        plate, size = _count(element, "plate"), (_mm(element, "width"), _mm(element, "height"))
-        if not 1 <= plate <= len(self.order.stock):
-            raise _Damaged(f"there is no plate {plate} in the stock")
-        stock = self.order.stock[plate - 1]
-        self.used[plate] += 1
-        if size != (_units(stock.width), _units(stock.height)):
-            self.blame("its size is not that of its plate")
-        if element.get("name", "") != stock.name:
-            self.blame("its name is not that of its plate")
+        if sheet.number != number:
+            self.blame(f"its number is {sheet.number}")
+        if not 1 <= sheet.plate <= len(self.order.stock):
+            self.blame(f"there is no plate {sheet.plate} in the stock")
+            return
+        stock, root = self.order.stock[sheet.plate - 1], sheet.root
         width, height = _units(stock.width), _units(stock.height)
+        self.used[sheet.plate] += 1
         self.plate_area += width * height
-        if len(element) != 1:
-            raise _Damaged(f"it has {len(element)} pieces, not one")
-        root = _read_node(element[0], 1)
+        if sheet.size != (width, height):
+            self.blame("its size is not that of its plate")
+        if sheet.name != stock.name:
+            self.blame("its name is not that of its plate")
         usable = width - self.left - self.right, height - self.bottom - self.top
         if (root.place, root.size) != ((self.left, self.bottom), usable):
             self.blame("its cut tree does not begin with the usable area")
@@ -156,12 +164,12 @@ class _Judge:
         # A sheet that is not divided in the ordered direction has used that stage all the same.
         self._check_cuts(root, self.first_axis, 0 if self.first_axis is None else 1)
         self._check_leaves(root, (width, height))
-        pattern = self.patterns.setdefault((plate, root), len(self.patterns) + 1)
+        pattern = self.patterns.setdefault((sheet.plate, root), len(self.patterns) + 1)
         self.counts[pattern] += 1
-        if _count(element, "pattern") != pattern:
-            self.blame(f"its pattern is {pattern}, not {element.get('pattern')}")
+        if sheet.pattern != pattern:
+            self.blame(f"its pattern is {pattern}, not {sheet.pattern}")
 
-    def _check_cuts(self, node: _Node, direction: int | None, stage: int) -> None:
+    def _check_cuts(self, node: Node, direction: int | None, stage: int) -> None:
         """Check that full cuts divide a piece into its children, and theirs into theirs.
         `direction` is that of the cuts before, and `stage` says how often it has changed."""
         if node.tag != "Cut":
@@ -191,7 +199,7 @@ class _Judge:
         for child in node.children:
             self._check_cuts(child, direction, stage)
 
-    def _check_stage(self, node: _Node, stage: int) -> None:
+    def _check_stage(self, node: Node, stage: int) -> None:
         limit = self.order.stages
         if not limit or stage <= limit:
             return
@@ -200,7 +208,7 @@ class _Judge:
         if not (is_trimming and self.order.trimming):
             self.blame(f"the {_say(node)} is cut in stage {stage}; {limit} are allowed")
 
-    def _check_leaves(self, root: _Node, plate: Pair) -> None:
+    def _check_leaves(self, root: Node, plate: Pair) -> None:
         parts = []
         for leaf in root.find_leaves():
             (x, y), (width, height) = leaf.place, leaf.size
@@ -221,7 +229,7 @@ class _Judge:
         for one, other in _find_overlaps(parts):
             self.blame(f"{_say(one)} and {_say(other)} overlap")
 
-    def _take_part(self, part: _Node, plate: Pair) -> None:
+    def _take_part(self, part: Node, plate: Pair) -> None:
         id, description, along = part.facts
         length, width = part.size[::-1] if along == "height" else part.size
         self.part_area += length * width
@@ -238,12 +246,12 @@ class _Judge:
     def check_quantities(self) -> None:
         for name, need in self.needs.items():
             placed = self.placed[name]
-            if placed.total() != need.total:
-                self.blame(f"part {name[0]!r}: {need.total} ordered, {placed.total()} cut")
+            if placed.total() != need["all"]:
+                self.blame(f"part {name[0]!r}: {need['all']} ordered, {placed.total()} cut")
                 continue
             # As many as need the other side cannot lie along this one.
             for side, other in (("long", "short"), ("short", "long")):
-                if placed[side] > need.total - need.along[other]:
+                if placed[side] > need["all"] - need[other]:
                     self.blame(f"part {name[0]!r}: its grain forbids the {side} side")
 
     def check_stock(self) -> None:
@@ -254,33 +262,30 @@ class _Judge:
 
     def check_totals(self, solution: Element, boards: int) -> None:
         """Compare every figure of the header with what was counted."""
-        _check_form(solution, "Solution")
-        if len(solution) or (solution.get("name"), solution.get("best")) != ("E", "1"):
-            raise _Damaged("the Solution is not that of mode E")
-        order = self.order
+        figures, order = read_figures(solution), self.order
         stack = max(int(order.stack_height // order.thickness), 1) if order.thickness > 0 else 1
         cycles = sum(-(-count // stack) for count in self.counts.values())
-        drops, bound = self.plate_area - self.part_area, _count(solution, "bound")
-        _scaled(solution, "jobTime", 12)
-        for name, digits, truth in (
-            ("boards", 0, boards), ("mqBoards", 10, self.plate_area), ("mqDrops", 10, drops),
-            ("waste", 2, _hundredths(drops, self.plate_area)),
-            ("patterns", 0, len(self.patterns)), ("cycles", 0, cycles),
-            ("zcuts", 0, self.cuts), ("cutLength", 5, self.cut_length),
-        ):  # fmt: skip
-            if _scaled(solution, name, digits) != truth:
+        drops, bound = self.plate_area - self.part_area, figures["bound"]
+        truth = {
+            "boards": boards, "mqBoards": self.plate_area, "mqDrops": drops,
+            "waste": _hundredths(drops, self.plate_area), "patterns": len(self.patterns),
+            "cycles": cycles, "zcuts": self.cuts, "cutLength": self.cut_length,
+        }  # fmt: skip
+        if bound:
+            truth["gap"] = _hundredths(boards - bound, bound)
+        for name, figure in truth.items():
+            if figures[name] != figure:
                 self.blame(f"{name} is {solution.get(name)}, which is wrong")
         if bound > boards:
             self.blame(f"the bound is {bound}, but there are {boards} boards")
-        if bound and _scaled(solution, "gap", 2) != _hundredths(boards - bound, bound):
-            self.blame(f"gap is {solution.get('gap')}, which is wrong")
         if not bound and "gap" in solution.attrib:
             self.blame("there is a gap without a bound")
 
 
-def _find_needs(order: Order) -> dict[Name, _Need]:
-    """Return what is ordered, by sizes as they are cut."""
-    needs: dict[Name, _Need] = {}
+def _find_needs(order: Order) -> dict[Name, Counter[str]]:
+    """Return how many of each part are ordered, by sizes as they are cut: all of them, and those
+    that need their length along a side."""
+    needs: dict[Name, Counter[str]] = {}
     for part in order.parts:
         length, width = part.length, part.width
         if order.deduct_bands:
@@ -288,15 +293,15 @@ def _find_needs(order: Order) -> dict[Name, _Need]:
             upper, lower, left, right = (band - order.milling if band else 0 for band in part.bands)
             length, width = length - left - right, width - upper - lower
         name = (part.id, part.description, _units(length), _units(width))
-        need = needs.setdefault(name, _Need())
-        need.total += part.quantity
+        need = needs.setdefault(name, Counter())
+        need["all"] += part.quantity
         if part.grain in (1, 2):
             is_long = (part.grain == 1) == (order.grain_axis == "long")
-            need.along["long" if is_long else "short"] += part.quantity
+            need["long" if is_long else "short"] += part.quantity
     return needs
 
 
-def _find_overlaps(parts: Sequence[_Node]) -> Iterator[tuple[_Node, _Node]]:
+def _find_overlaps(parts: Sequence[Node]) -> Iterator[tuple[Node, Node]]:
     """Yield parts that overlap, by a line that sweeps along x and knows the parts it is in."""
     events = [(part.place[0], True, n) for n, part in enumerate(parts)]
     events += [(part.place[0] + part.size[0], False, n) for n, part in enumerate(parts)]
@@ -321,56 +326,82 @@ def _find_overlaps(parts: Sequence[_Node]) -> Iterator[tuple[_Node, _Node]]:
         refused.add(n)
 
 
-def _parse(data: bytes) -> Element:
-    """Return the root of a plan whose outermost form is right."""
+def parse_plan(data: bytes) -> Element:
+    """Return the root of a plan whose outermost form is right. Raises `BadPlan`."""
     if len(data) > LARGEST:
-        raise _Damaged(f"it is larger than {LARGEST // 1_000_000} MB")
+        raise BadPlan(f"it is larger than {LARGEST // 1_000_000} MB")
     try:
         root: Element = fromstring(data, forbid_dtd=True)
     except DefusedXmlException as error:
-        raise _Damaged(f"it has a DTD or an entity, which is refused: {error}") from error
+        raise BadPlan(f"it has a DTD or an entity, which is refused: {error}") from error
     except (SyntaxError, LookupError, ValueError) as error:  # also of an unknown encoding
-        raise _Damaged(f"it is no well-formed XML: {error}") from error
+        raise BadPlan(f"it is no well-formed XML: {error}") from error
     _check_form(root, "Plan")
     if root.get("version") != "2":
-        raise _Damaged(f"its version is {root.get('version')!r}, not 2")
+        raise BadPlan(f"its version is {root.get('version')!r}, not 2")
     if not len(root) or root[0].tag != "Solution":
-        raise _Damaged("it has no Solution")
+        raise BadPlan("it has no Solution")
     if any((element.text or "").strip() or (element.tail or "").strip() for element in root.iter()):
-        raise _Damaged("it has text between its elements")
+        raise BadPlan("it has text between its elements")
     return root
 
 
+def read_figures(solution: Element) -> dict[str, int]:
+    """Return the figures of a header, each without its point: as many digits behind it as
+    `_DIGITS` says. Raises `BadPlan`."""
+    _check_form(solution, "Solution")
+    if len(solution) or (solution.get("name"), solution.get("best")) != ("E", "1"):
+        raise BadPlan("the Solution is not that of mode E")
+    figures = {"bound": _count(solution, "bound")}
+    names = [name for name in _DIGITS if figures["bound"] or name != "gap"]
+    return figures | {name: _scaled(solution, name, _DIGITS[name]) for name in names}
+
+
+def read_sheet(element: Element, number: int) -> StoredSheet:
+    """Return the sheet that is this one of its plan. Raises `BadPlan`."""
+    try:
+        _check_form(element, "Sheet")
+        if len(element) != 1:
+            raise BadPlan(f"it has {len(element)} pieces, not one")
+        return StoredSheet(
+            _count(element, "number"), _count(element, "pattern"), _count(element, "plate"),
+            element.get("name", ""), (_mm(element, "width"), _mm(element, "height")),
+            _read_node(element[0], 1),
+        )  # fmt: skip
+    except BadPlan as damage:
+        raise BadPlan(f"sheet {number}: {damage}") from None
+
+
 def _check_form(element: Element, tag: str) -> None:
-    """Raises `_Damaged` unless this is such an element, with the attributes of one."""
+    """Raises `BadPlan` unless this is such an element, with the attributes of one."""
     if element.tag != tag:
-        raise _Damaged(f"there is an unknown element {element.tag[:40]!r}, not a {tag}")
+        raise BadPlan(f"there is an unknown element {element.tag[:40]!r}, not a {tag}")
     required, optional = _ATTRIBUTES[tag]
     if missing := [name for name in required if name not in element.attrib]:
-        raise _Damaged(f"a {tag} has no {missing[0]}")
+        raise BadPlan(f"a {tag} has no {missing[0]}")
     if unknown := element.attrib.keys() - {*required, *optional}:
-        raise _Damaged(f"a {tag} has an unknown attribute {min(unknown)[:40]!r}")
+        raise BadPlan(f"a {tag} has an unknown attribute {min(unknown)[:40]!r}")
 
 
-def _read_node(element: Element, depth: int) -> _Node:
+def _read_node(element: Element, depth: int) -> Node:
     tag = element.tag
     _check_form(element, tag if tag in ("Part", "Rest") else "Cut")
     # A Cut has no facts, a Rest at most one.
     names = ("id", "description", "length_along") if tag == "Part" else ("reusable",)
     facts = tuple(element.attrib[name] for name in names if name in element.attrib)
     x, y, width, height = (_mm(element, name) for name in _BOX)
-    node = _Node(tag, (x, y), (width, height), facts=facts)
+    node = Node(tag, (x, y), (width, height), facts=facts)
     if not width * height:
-        raise _Damaged(f"{_say(node)} has no size")
+        raise BadPlan(f"{_say(node)} has no size")
     if (len(element) > 0) != (tag == "Cut"):
-        raise _Damaged(f"{_say(node)} is divided into {len(element)} pieces")
+        raise BadPlan(f"{_say(node)} is divided into {len(element)} pieces")
     if tag == "Part" and facts[2] not in ("height", "width"):
-        raise _Damaged(f"length_along of {_say(node)} is {facts[2][:40]!r}")
+        raise BadPlan(f"length_along of {_say(node)} is {facts[2][:40]!r}")
     if tag != "Cut":
         return node
     axis = element.attrib["axis"]
     if axis not in ("x", "y") or depth > DEEPEST:
-        raise _Damaged(f"a Cut has the axis {axis[:40]!r}, or is deeper than {DEEPEST} levels")
+        raise BadPlan(f"a Cut has the axis {axis[:40]!r}, or is deeper than {DEEPEST} levels")
     children = tuple(_read_node(child, depth + 1) for child in element)
     return node._replace(axis="xy".index(axis), children=children)
 
@@ -378,14 +409,14 @@ def _read_node(element: Element, depth: int) -> _Node:
 def _mm(element: Element, name: str) -> int:
     text = element.attrib[name]
     if _MM.fullmatch(text) is None:
-        raise _Damaged(f"{name} of a {element.tag} is {text[:40]!r}, no mm with two decimals")
+        raise BadPlan(f"{name} of a {element.tag} is {text[:40]!r}, no mm with two decimals")
     return int(text.replace(".", ""))
 
 
 def _count(element: Element, name: str) -> int:
     text = element.attrib[name]
     if _COUNT.fullmatch(text) is None:
-        raise _Damaged(f"{name} of a {element.tag} is {text[:40]!r}, no whole number")
+        raise BadPlan(f"{name} of a {element.tag} is {text[:40]!r}, no whole number")
     return int(text)
 
 
@@ -394,7 +425,7 @@ def _scaled(element: Element, name: str, digits: int) -> int:
     text = element.get(name, "")
     matched = _NUMBER.fullmatch(text)
     if matched is None:
-        raise _Damaged(f"{name} of a {element.tag} is {text[:40]!r}, no number")
+        raise BadPlan(f"{name} of a {element.tag} is {text[:40]!r}, no number")
     return int(matched[1] + (matched[2] or "").ljust(digits, "0"))
 
 
@@ -407,6 +438,6 @@ def _units(millimetres: Decimal) -> int:
     return int((millimetres * 100).quantize(Decimal(1), ROUND_HALF_UP))
 
 
-def _say(node: _Node) -> str:
+def _say(node: Node) -> str:
     what = f"part {node.facts[0]!r}" if len(node.facts) == 3 else node.tag.lower()
     return f"{what} at {node.place[0] / 100:.2f}, {node.place[1] / 100:.2f}"
