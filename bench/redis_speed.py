@@ -11,6 +11,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,7 +90,7 @@ class Bench:
             client.flushall()
             client.bgrewriteaof()
             while client.info("persistence")["aof_rewrite_in_progress"]:
-                pass
+                time.sleep(0.02)
         return self.server.url()
 
     def ask(self, peer: str, what: str) -> dict[str, Any]:
