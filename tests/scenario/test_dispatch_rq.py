@@ -1,10 +1,11 @@
 """RQ as the muscle: its workers run ulak's jobs, and what RQ loses, doubles or leaves is mended."""
 
+import asyncio
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,9 +14,9 @@ import redis
 import rq
 
 import ulak
-from tests.scenario.doubles import eventually
+from tests.scenario.doubles import eventually, settings
 from tests.scenario.rq_program import STUCK, letters
-from ulak import Engine, Flow, Lifecycle
+from ulak import Engine, Flow, Lifecycle, Limit
 from ulak.dispatch import find_dispatch
 from ulak.dispatch.rq import Dispatch, connect, rings
 from ulak.errors import BadInput, NotSupported
@@ -184,6 +185,31 @@ def test_a_paused_job_is_not_rung_for_until_it_is_resumed(
     eventually(lambda: press.job_ids == [job.id])
 
 
+def test_a_job_that_waits_for_a_slot_is_rung_for_when_it_has_one(
+    engine: Engine, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rings, "SWEEP_EVERY_S", 1000)  # but for the first one
+    monkeypatch.setattr(rings, "UNDER_WAY_US", 0)
+    narrow: Flow[None] = Flow("narrow", Lifecycle("new", {"new": ["done"]}))
+    narrow.stage("new", limit=Limit(1))(lambda run: None)
+    engine.add(narrow)
+
+    async def told() -> AsyncIterator[str]:
+        yield waits.id
+
+    with Dispatch(engine, ["narrow"], connection=client):
+        queue = rq.Queue("narrow", connection=client)
+        held, waits = (engine.submit(narrow, None) for _ in range(2))
+        eventually(lambda: {held.id, waits.id} <= set(queue.job_ids))
+        queue.empty()
+        attempt = engine.worker().take(held.id)
+        assert attempt is not None
+        asyncio.run(engine.worker(settings()).run(only=told()))
+        assert engine.get(waits.id).parked_on is not None
+        attempt.finish()
+        eventually(lambda: waits.id in queue.job_ids)
+
+
 @pytest.mark.shows("P-39")
 def test_jobs_are_accepted_while_the_redis_of_rq_is_down(store_url: str, flow: Flow[str]) -> None:
     with Redis() as server, ulak.connect(store_url, flows=[flow]) as engine:
@@ -250,3 +276,4 @@ def test_a_program_that_cannot_be_started_ends_its_worker(
     assert process.wait(60) == 1
     press._started.clear()
     assert "there is no module 'nowhere'" in press.read_log()
+    assert "Traceback" not in press.read_log()

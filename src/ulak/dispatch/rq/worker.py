@@ -225,7 +225,7 @@ class Worker(rq.Worker):
         other.close()
         if not self._line.recv(1):
             self._reap()
-            raise RuntimeError("the program of this worker cannot be started; see above")
+            raise SystemExit("ulak: the program of this worker cannot be started; see above")
 
     def _live(self, line: socket.socket) -> NoReturn:
         """Be the work-horse, until the line ends."""
