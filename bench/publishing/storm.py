@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -52,10 +52,11 @@ def rage(blog: Blog, sagas: int, *, seed: int, share: float = SHARE) -> Verdict:
         blog.wait_until_at_rest(posts, PATIENCE_S)
         spent = time.perf_counter() - began
     calls = [*blog.to_backend.passed, *blog.to_receiver.passed]
-    wrong = [*_before_redrive(blog)]
+    letters = blog.publishing.dead_letters.list(limit=sagas * 4)
+    dead = {letter["post_id"] for letter in letters if letter["task"] == statuses.NOTIFY}
+    wrong = [*_before_redrive(blog, dead)]
     for door in (blog.to_backend, blog.to_receiver):
         door.rule = lambda _: None
-    letters = blog.publishing.dead_letters.list(limit=sagas * 4)
     for letter in letters:
         if letter["task"] == statuses.NOTIFY:
             blog.publishing.dead_letters.redrive(letter["id"], actor="bench")
@@ -76,8 +77,9 @@ def rage(blog: Blog, sagas: int, *, seed: int, share: float = SHARE) -> Verdict:
     )
 
 
-def _before_redrive(blog: Blog) -> list[str]:
-    """Return which deliveries are not as their calls went."""
+def _before_redrive(blog: Blog, dead: Set[str]) -> list[str]:
+    """Return which deliveries are not as their calls went. One may be pending where the task of its
+    post is dead: it could not read the post in its last try."""
     wrong = []
     tries: dict[str, list[Passed]] = {}
     for passed in blog.to_receiver.passed:
@@ -88,7 +90,7 @@ def _before_redrive(blog: Blog) -> list[str]:
         key = f"{article}:{subscriber}"
         made = tries.pop(key, [])
         whole = [each for each in made if each.fault is None]
-        if status not in ("sent", "failed"):
+        if status not in ("sent", "failed") and (status != "pending" or article not in dead):
             wrong.append(f"the delivery {key} is {status}")
         if status == "failed" and (whole or len(made) < allowed):
             wrong.append(f"the delivery {key} was given up after {len(made)} tries")
