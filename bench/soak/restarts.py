@@ -32,7 +32,7 @@ LOOK_EVERY_S = 0.02
 # More than a worker of this machine drains in all windows together; running dry is an error.
 SUPPLY = 1_000_000
 # All of it is in memory, and a server reads it before it answers.
-REDIS_SUPPLY, REDIS_WINDOW_S = 120_000, 3.0
+REDIS_SUPPLY, REDIS_WINDOW_S = 240_000, 3.0
 STAYS = 0.9
 PATIENCE_S = 60.0
 

@@ -167,6 +167,8 @@ def test_several_relays_send_each_row_once_and_those_of_a_post_in_order(plant: P
         assert arrived[1:] == events[post.id]
 
 
+# test_queue_on_redis.py shows it of a hundred sagas, each part a process of its own.
+@pytest.mark.sampled
 @pytest.mark.shows("S-28")
 def test_while_the_queue_is_down_posts_are_published_and_on_its_return_every_saga_ends(
     tmp_path: Path,
