@@ -309,12 +309,12 @@ def _redis(url: str, clock: Clock | None) -> Store:
 
 
 @contextmanager
-def _needing_redis(who: str) -> Iterator[None]:
+def _needing_redis(what: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
         raise BadInput(
-            f"{who} needs redis, which is not installed ({error}); install ulak[redis]"
+            f"{what} needs redis, which is not installed ({error}); install ulak[redis]"
         ) from None
 
 

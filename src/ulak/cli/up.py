@@ -278,6 +278,7 @@ def greeting(
         f"  health    {address}/health/ready",
         f"  metrics   {address}/metrics",
         *(f"  {word:<9} {text}" for word, text in _queues(engine, workers)),
+        *(f"  queues    {', '.join(queues_of(each))}" for each in further),
         *(f"  missing   {sentence}" for sentence in _missing(found)),
         *(f"  store     {stored(each)}" for each in (engine, *further)),
         "",

@@ -22,12 +22,12 @@ from ulak.idempotency import Guard as IdempotencyGuard
 from ulak.web import idempotency, openapi, pages, problems
 from ulak.web.access import Authenticator, Routed, make_routes, merged, platform_lines
 from ulak.web.callers import Guard, caller, not_allowed, serve
-from ulak.web.dispatch import BySegment
 from ulak.web.guard import GuardChain
 from ulak.web.metrics import Metrics
 from ulak.web.middleware import BodyLimit, Correlation, ObserveRequests
 from ulak.web.routes import adaptive, bulk, flow_control, flows, health, jobs, ops
 from ulak.web.routes import identity as identity_routes
+from ulak.web.segments import BySegment
 from ulak.web.streams import routes as streams
 from ulak.web.streams.hub import Hub
 from ulak.web.waits import Waits

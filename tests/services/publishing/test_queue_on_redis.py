@@ -96,6 +96,7 @@ def test_up_says_where_its_queue_is_and_that_its_worker_has_lost_it(
     with Parts(tmp_path, zygote, **environ, MODERATION_APPROVE_RATE="1") as parts:
         up = parts.begin(f"ulak up --lease 1s --port {port}")
         said = up.wait_for("Ctrl-C drains")
+        assert "  queues    article-notifications, article-saga, dlq" in said
         assert "  store     redis " in said
         publish_one(address, address, parts.said, "a-key-of-grace")
 

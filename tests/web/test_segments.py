@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Match, Mount, Route, Router
 
 import ulak
 import ulak.web
-from ulak.web.dispatch import BySegment
+from ulak.web.segments import BySegment
 
 
 class Watched(Route):

@@ -38,12 +38,12 @@ class BySegment:
         routes = self._router.routes
         firsts = [_first_segment(getattr(route, "path", "")) for route in routes]
 
-        def router_of(segment: str | None) -> APIRouter:
+        def make_router(segment: str | None) -> APIRouter:
             mine = [r for r, first in zip(routes, firsts, strict=True) if first in (segment, None)]
             return APIRouter(routes=mine, redirect_slashes=self._router.redirect_slashes)
 
-        self._parts = {first: router_of(first) for first in firsts if first is not None}
-        self._rest = router_of(None)
+        self._parts = {first: make_router(first) for first in firsts if first is not None}
+        self._rest = make_router(None)
         self._sorted = len(routes)
 
 
